@@ -1,0 +1,682 @@
+//! Three databases, one text: the connection an app lends us, and how a statement is written for each.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use chrono::{DateTime, SecondsFormat, SubsecRound, Utc};
+use sqlx::{AssertSqlSafe, FromRow, query, query_as};
+use uuid::Uuid;
+
+use crate::error::Result;
+
+/// Which database a connection speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Database {
+    /// PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres,
+    /// MySQL and MariaDB.
+    #[cfg(feature = "mysql")]
+    MySql,
+    /// SQLite.
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+}
+
+/// A pool of one of the databases; cheap to clone.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Pool {
+    /// PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::PgPool),
+    /// MySQL and MariaDB.
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::MySqlPool),
+    /// SQLite.
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::SqlitePool),
+}
+
+/// A borrowed connection of one of the databases, inside or outside a transaction.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Conn<'c> {
+    /// PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres(&'c mut sqlx::PgConnection),
+    /// MySQL and MariaDB.
+    #[cfg(feature = "mysql")]
+    MySql(&'c mut sqlx::MySqlConnection),
+    /// SQLite.
+    #[cfg(feature = "sqlite")]
+    Sqlite(&'c mut sqlx::SqliteConnection),
+}
+
+/// Where a verb reads or writes: a pool (askback opens and commits its own
+/// transaction), a connection, or the app's open transaction (askback neither
+/// commits nor rolls back, and nothing counts before the app commits).
+///
+/// Made by `Into` from `&PgPool`, `&mut Transaction<'_, Postgres>`,
+/// `&mut PgConnection`, `&mut PoolConnection<Postgres>` and the same of the
+/// other databases.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Db<'c> {
+    /// A pool.
+    Pool(Pool),
+    /// A connection or an open transaction of the app's.
+    Conn(Conn<'c>),
+}
+
+/// An open transaction of ours.
+#[derive(Debug)]
+pub(crate) enum Tx {
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::Transaction<'static, sqlx::MySql>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
+}
+
+/// A connection taken out of a pool.
+#[derive(Debug)]
+pub(crate) enum Pooled {
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::pool::PoolConnection<sqlx::Postgres>),
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::pool::PoolConnection<sqlx::MySql>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::pool::PoolConnection<sqlx::Sqlite>),
+}
+
+macro_rules! backend {
+    ($feature:literal, $variant:ident, $db:ty, $pool:ty, $conn:ty) => {
+        #[cfg(feature = $feature)]
+        impl From<&$pool> for Pool {
+            fn from(pool: &$pool) -> Self {
+                Pool::$variant(pool.clone())
+            }
+        }
+        #[cfg(feature = $feature)]
+        impl From<$pool> for Pool {
+            fn from(pool: $pool) -> Self {
+                Pool::$variant(pool)
+            }
+        }
+        #[cfg(feature = $feature)]
+        impl<'c> From<&$pool> for Db<'c> {
+            fn from(pool: &$pool) -> Self {
+                Db::Pool(pool.into())
+            }
+        }
+        #[cfg(feature = $feature)]
+        impl<'c> From<&'c mut $conn> for Conn<'c> {
+            fn from(conn: &'c mut $conn) -> Self {
+                Conn::$variant(conn)
+            }
+        }
+        #[cfg(feature = $feature)]
+        impl<'c> From<&'c mut $conn> for Db<'c> {
+            fn from(conn: &'c mut $conn) -> Self {
+                Db::Conn(conn.into())
+            }
+        }
+        #[cfg(feature = $feature)]
+        impl<'c> From<&'c mut sqlx::Transaction<'_, $db>> for Db<'c> {
+            fn from(tx: &'c mut sqlx::Transaction<'_, $db>) -> Self {
+                Db::Conn(Conn::$variant(tx))
+            }
+        }
+        #[cfg(feature = $feature)]
+        impl<'c> From<&'c mut sqlx::pool::PoolConnection<$db>> for Db<'c> {
+            fn from(conn: &'c mut sqlx::pool::PoolConnection<$db>) -> Self {
+                Db::Conn(Conn::$variant(conn))
+            }
+        }
+    };
+}
+backend!("postgres", Postgres, sqlx::Postgres, sqlx::PgPool, sqlx::PgConnection);
+backend!("mysql", MySql, sqlx::MySql, sqlx::MySqlPool, sqlx::MySqlConnection);
+backend!("sqlite", Sqlite, sqlx::Sqlite, sqlx::SqlitePool, sqlx::SqliteConnection);
+
+impl<'c> From<Conn<'c>> for Db<'c> {
+    fn from(conn: Conn<'c>) -> Self {
+        Db::Conn(conn)
+    }
+}
+
+impl<'c> From<&Pool> for Db<'c> {
+    fn from(pool: &Pool) -> Self {
+        Db::Pool(pool.clone())
+    }
+}
+
+/// The same expression on the driver's own connection, pool or transaction.
+macro_rules! each {
+    ($enum:ident, $value:expr, $c:ident => $e:expr) => {
+        match $value {
+            #[cfg(feature = "postgres")]
+            $enum::Postgres($c) => $e,
+            #[cfg(feature = "mysql")]
+            $enum::MySql($c) => $e,
+            #[cfg(feature = "sqlite")]
+            $enum::Sqlite($c) => $e,
+        }
+    };
+}
+
+/// The same enum's variant around what the driver gives.
+macro_rules! wrap {
+    ($from:ident, $value:expr, $to:ident, $c:ident => $e:expr) => {
+        match $value {
+            #[cfg(feature = "postgres")]
+            $from::Postgres($c) => $to::Postgres($e),
+            #[cfg(feature = "mysql")]
+            $from::MySql($c) => $to::MySql($e),
+            #[cfg(feature = "sqlite")]
+            $from::Sqlite($c) => $to::Sqlite($e),
+        }
+    };
+}
+
+impl Pool {
+    /// Which database it is.
+    pub fn database(&self) -> Database {
+        match self {
+            #[cfg(feature = "postgres")]
+            Pool::Postgres(_) => Database::Postgres,
+            #[cfg(feature = "mysql")]
+            Pool::MySql(_) => Database::MySql,
+            #[cfg(feature = "sqlite")]
+            Pool::Sqlite(_) => Database::Sqlite,
+        }
+    }
+
+    pub(crate) async fn acquire(&self) -> Result<Pooled> {
+        Ok(wrap!(Pool, self, Pooled, pool => pool.acquire().await?))
+    }
+
+    /// Begins a transaction of ours.
+    ///
+    /// MySQL: read committed, because under its default a plain read after a
+    /// locking one shows the older snapshot. SQLite: immediate, because a
+    /// transaction that reads first may not be allowed to write any more.
+    pub(crate) async fn begin(&self) -> Result<Tx> {
+        Ok(match self {
+            #[cfg(feature = "postgres")]
+            Pool::Postgres(pool) => Tx::Postgres(pool.begin().await?),
+            #[cfg(feature = "mysql")]
+            Pool::MySql(pool) => {
+                Tx::MySql(pool.begin_with("set transaction isolation level read committed; start transaction").await?)
+            }
+            #[cfg(feature = "sqlite")]
+            Pool::Sqlite(pool) => Tx::Sqlite(pool.begin_with("begin immediate").await?),
+        })
+    }
+}
+
+impl Tx {
+    pub(crate) fn conn(&mut self) -> Conn<'_> {
+        wrap!(Tx, self, Conn, tx => tx)
+    }
+
+    pub(crate) async fn commit(self) -> Result<()> {
+        each!(Tx, self, tx => tx.commit().await?);
+        Ok(())
+    }
+}
+
+impl Pooled {
+    pub(crate) fn conn(&mut self) -> Conn<'_> {
+        wrap!(Pooled, self, Conn, conn => conn)
+    }
+}
+
+impl Conn<'_> {
+    /// Which database it is.
+    pub fn database(&self) -> Database {
+        match self {
+            #[cfg(feature = "postgres")]
+            Conn::Postgres(_) => Database::Postgres,
+            #[cfg(feature = "mysql")]
+            Conn::MySql(_) => Database::MySql,
+            #[cfg(feature = "sqlite")]
+            Conn::Sqlite(_) => Database::Sqlite,
+        }
+    }
+
+    /// The same connection, lent on.
+    pub fn reborrow(&mut self) -> Conn<'_> {
+        wrap!(Conn, self, Conn, conn => conn)
+    }
+}
+
+/// A value bound to a statement.
+#[derive(Clone, Debug)]
+pub(crate) enum Arg<'a> {
+    Uuid(Option<Uuid>),
+    Text(Option<Cow<'a, str>>),
+    Int(Option<i64>),
+    Bool(bool),
+    Time(Option<DateTime<Utc>>),
+    /// PostgreSQL only.
+    Uuids(Vec<Uuid>),
+    /// PostgreSQL only.
+    Texts(Vec<Option<&'a str>>),
+    /// PostgreSQL only.
+    Ints(Vec<i64>),
+}
+
+macro_rules! arg_from {
+    ($($from:ty => $v:ident $e:expr),* $(,)?) => { $(impl<'a> From<$from> for Arg<'a> {
+        fn from($v: $from) -> Self {
+            $e
+        }
+    })* };
+}
+arg_from! {
+    Uuid => v Arg::Uuid(Some(v)),
+    Option<Uuid> => v Arg::Uuid(v),
+    crate::id::ChatId => v Arg::Uuid(Some(v.0)),
+    crate::id::MessageId => v Arg::Uuid(Some(v.0)),
+    crate::id::ToolCallId => v Arg::Uuid(Some(v.0)),
+    &'a str => v Arg::Text(Some(Cow::Borrowed(v))),
+    &'a String => v Arg::Text(Some(Cow::Borrowed(v))),
+    String => v Arg::Text(Some(Cow::Owned(v))),
+    Option<&'a str> => v Arg::Text(v.map(Cow::Borrowed)),
+    Option<String> => v Arg::Text(v.map(Cow::Owned)),
+    i64 => v Arg::Int(Some(v)),
+    Option<i64> => v Arg::Int(v),
+    bool => v Arg::Bool(v),
+    DateTime<Utc> => v Arg::Time(Some(v)),
+    Option<DateTime<Utc>> => v Arg::Time(v),
+    Vec<Uuid> => v Arg::Uuids(v),
+    Vec<Option<&'a str>> => v Arg::Texts(v),
+    Vec<i64> => v Arg::Ints(v),
+}
+
+/// The values of a statement, in the order of its question marks.
+macro_rules! args {
+    ($($e:expr),* $(,)?) => { vec![$($crate::store::conn::Arg::from($e)),*] };
+}
+
+/// A timestamp as SQLite keeps it: text of one width, so that it sorts.
+pub(crate) fn time_text(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Micros, false)
+}
+
+/// A statement, written once. `?` stands for a value; what differs has a name:
+///
+/// - `{now}`: the database's clock at this moment of the statement
+/// - `{start}`: that clock when the statement began, which an index can be searched for
+/// - `{after ?}`: that clock plus so many milliseconds
+/// - `{json}`: a value that is JSON text, for a column that is looked into
+/// - `{same}`: equal, or both null
+/// - `{lock}`: locks the row read, without waiting for foreign keys that reference it
+/// - `{skip locked}`: the same, but passes over rows that others hold
+pub(crate) struct Sql {
+    text: &'static str,
+    #[cfg(feature = "postgres")]
+    postgres: OnceLock<String>,
+    #[cfg(feature = "mysql")]
+    mysql: OnceLock<String>,
+    #[cfg(feature = "sqlite")]
+    sqlite: OnceLock<String>,
+}
+
+/// A statement that is rendered once per database.
+macro_rules! sql {
+    ($($text:expr),+ $(,)?) => {{
+        static SQL: $crate::store::conn::Sql = $crate::store::conn::Sql::new(concat!($($text),+));
+        &SQL
+    }};
+}
+
+impl Sql {
+    pub(crate) const fn new(text: &'static str) -> Self {
+        Self {
+            text,
+            #[cfg(feature = "postgres")]
+            postgres: OnceLock::new(),
+            #[cfg(feature = "mysql")]
+            mysql: OnceLock::new(),
+            #[cfg(feature = "sqlite")]
+            sqlite: OnceLock::new(),
+        }
+    }
+
+    fn for_database(&'static self, database: Database, clock_ms: i64) -> Cow<'static, str> {
+        if clock_ms != 0 {
+            return Cow::Owned(render(self.text, database, clock_ms));
+        }
+        let cache = match database {
+            #[cfg(feature = "postgres")]
+            Database::Postgres => &self.postgres,
+            #[cfg(feature = "mysql")]
+            Database::MySql => &self.mysql,
+            #[cfg(feature = "sqlite")]
+            Database::Sqlite => &self.sqlite,
+        };
+        Cow::Borrowed(cache.get_or_init(|| render(self.text, database, 0)))
+    }
+}
+
+/// Writes a statement for a database. `clock_ms` moves the clock, for tests.
+fn render(text: &str, database: Database, clock_ms: i64) -> String {
+    let Dialect { now, start, after, json, same, lock, skip } = dialect(database, clock_ms);
+    let named = text
+        .replace("{now}", &now)
+        .replace("{start}", &start)
+        .replace("{after ?}", &after)
+        .replace("{json}", json)
+        .replace("{same}", same)
+        .replace("{lock}", lock)
+        .replace("{skip locked}", skip);
+    match database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres => {
+            // Values that a statement numbers itself (`$1`) stay as they are.
+            let (mut out, mut n) = (String::with_capacity(named.len() + 32), 0);
+            for ch in named.chars() {
+                match ch {
+                    '?' => {
+                        n += 1;
+                        out.push_str(&format!("${n}"));
+                    }
+                    ch => out.push(ch),
+                }
+            }
+            out
+        }
+        #[allow(unreachable_patterns)]
+        _ => named,
+    }
+}
+
+/// How one database says what statements name.
+struct Dialect {
+    now: String,
+    start: String,
+    after: String,
+    json: &'static str,
+    same: &'static str,
+    lock: &'static str,
+    skip: &'static str,
+}
+
+fn dialect(database: Database, clock_ms: i64) -> Dialect {
+    match database {
+        #[cfg(feature = "postgres")]
+        Database::Postgres => {
+            let moved = |clock: &str| match clock_ms {
+                0 => format!("{clock}()"),
+                ms => format!("({clock}() + interval '{ms} milliseconds')"),
+            };
+            let now = moved("clock_timestamp");
+            Dialect {
+                after: format!("({now} + ?::bigint * interval '1 millisecond')"),
+                now,
+                start: moved("statement_timestamp"),
+                json: "?::text::jsonb",
+                same: "is not distinct from",
+                lock: "for no key update",
+                skip: "for no key update skip locked",
+            }
+        }
+        #[cfg(feature = "mysql")]
+        Database::MySql => {
+            let now = match clock_ms {
+                0 => "utc_timestamp(6)".to_owned(),
+                ms => format!("(utc_timestamp(6) + interval {} microsecond)", ms * 1000),
+            };
+            Dialect {
+                after: format!("({now} + interval (? * 1000) microsecond)"),
+                start: now.clone(),
+                now,
+                json: "?",
+                same: "<=>",
+                lock: "for update",
+                skip: "for update skip locked",
+            }
+        }
+        #[cfg(feature = "sqlite")]
+        Database::Sqlite => {
+            // Text of one width: '2026-01-31T12:00:00.123000+00:00'.
+            let at = |more: &str| format!("(strftime('%Y-%m-%dT%H:%M:%f', 'now'{more}) || '000+00:00')");
+            let moved = match clock_ms {
+                0 => String::new(),
+                ms => format!(", '{:+.3} seconds'", ms as f64 / 1000.0),
+            };
+            Dialect {
+                now: at(&moved),
+                start: at(&moved),
+                after: at(&format!("{moved}, (? / 1000.0) || ' seconds'")),
+                json: "?",
+                same: "is",
+                lock: "",
+                skip: "",
+            }
+        }
+    }
+}
+
+/// A row that can be read from every database. `#[derive(sqlx::FromRow)]` gives all of it.
+#[cfg(feature = "postgres")]
+pub(crate) trait FromPg: for<'r> FromRow<'r, sqlx::postgres::PgRow> {}
+#[cfg(feature = "postgres")]
+impl<T: for<'r> FromRow<'r, sqlx::postgres::PgRow>> FromPg for T {}
+#[cfg(not(feature = "postgres"))]
+pub(crate) trait FromPg {}
+#[cfg(not(feature = "postgres"))]
+impl<T> FromPg for T {}
+
+#[cfg(feature = "mysql")]
+pub(crate) trait FromMy: for<'r> FromRow<'r, sqlx::mysql::MySqlRow> {}
+#[cfg(feature = "mysql")]
+impl<T: for<'r> FromRow<'r, sqlx::mysql::MySqlRow>> FromMy for T {}
+#[cfg(not(feature = "mysql"))]
+pub(crate) trait FromMy {}
+#[cfg(not(feature = "mysql"))]
+impl<T> FromMy for T {}
+
+#[cfg(feature = "sqlite")]
+pub(crate) trait FromLite: for<'r> FromRow<'r, sqlx::sqlite::SqliteRow> {}
+#[cfg(feature = "sqlite")]
+impl<T: for<'r> FromRow<'r, sqlx::sqlite::SqliteRow>> FromLite for T {}
+#[cfg(not(feature = "sqlite"))]
+pub(crate) trait FromLite {}
+#[cfg(not(feature = "sqlite"))]
+impl<T> FromLite for T {}
+
+/// A row that can be read from every database that is built in.
+pub(crate) trait Record: FromPg + FromMy + FromLite + Send + Unpin {}
+impl<T: FromPg + FromMy + FromLite + Send + Unpin> Record for T {}
+
+macro_rules! bind {
+    ($query:expr, $args:expr, $c:ident, arrays) => {
+        bind!(@ $query, $args, |v: DateTime<Utc>| v, q => {
+            Arg::Uuids(v) => q.bind(v),
+            Arg::Texts(v) => q.bind(v),
+            Arg::Ints(v) => q.bind(v),
+        })
+    };
+    ($query:expr, $args:expr, $c:ident, $time:expr) => {
+        bind!(@ $query, $args, $time, q => {
+            // Statements with arrays are PostgreSQL's own.
+            Arg::Uuids(_) | Arg::Texts(_) | Arg::Ints(_) => q,
+        })
+    };
+    (@ $query:expr, $args:expr, $time:expr, $q:ident => { $($arrays:tt)* }) => {{
+        let mut $q = $query;
+        for arg in $args {
+            $q = match arg {
+                Arg::Uuid(v) => $q.bind(v),
+                Arg::Text(v) => $q.bind(v.map(Cow::into_owned)),
+                Arg::Int(v) => $q.bind(v),
+                Arg::Bool(v) => $q.bind(v),
+                Arg::Time(v) => $q.bind(v.map(|v| ($time)(v.trunc_subsecs(6)))),
+                $($arrays)*
+            };
+        }
+        $q
+    }};
+}
+
+/// Runs the driver's query on the connection at hand, with its values bound.
+macro_rules! run {
+    ($self:ident, $sql:ident, $args:ident, $query:ident, $q:ident, $c:ident => $e:expr) => {{
+        let text = $sql.for_database($self.conn.database(), $self.clock_ms);
+        match &mut $self.conn {
+            #[cfg(feature = "postgres")]
+            Conn::Postgres($c) => {
+                let $q = bind!($query(safe(text)), $args, $c, arrays);
+                $e
+            }
+            #[cfg(feature = "mysql")]
+            Conn::MySql($c) => {
+                let $q = bind!($query(safe(text)), $args, $c, |v: DateTime<Utc>| v);
+                $e
+            }
+            #[cfg(feature = "sqlite")]
+            Conn::Sqlite($c) => {
+                let $q = bind!($query(safe(text)), $args, $c, time_text);
+                $e
+            }
+        }
+    }};
+}
+
+/// Our statements are static texts; only the test clock's offset, a number, is written into them.
+fn safe(text: Cow<'static, str>) -> sqlx::SqlStr {
+    use sqlx::SqlSafeStr;
+    match text {
+        Cow::Borrowed(text) => text.into_sql_str(),
+        Cow::Owned(text) => AssertSqlSafe(text).into_sql_str(),
+    }
+}
+
+/// A connection and how statements are run on it.
+#[derive(Debug)]
+pub(crate) struct Session<'c> {
+    pub(crate) conn: Conn<'c>,
+    pub(crate) clock_ms: i64,
+}
+
+impl Session<'_> {
+    /// Runs a statement; how many rows it touched (or matched).
+    pub(crate) async fn exec(&mut self, sql: &'static Sql, args: Vec<Arg<'_>>) -> Result<u64> {
+        Ok(run!(self, sql, args, query, q, c => q.execute(&mut **c).await?.rows_affected()))
+    }
+
+    pub(crate) async fn all<T: Record>(&mut self, sql: &'static Sql, args: Vec<Arg<'_>>) -> Result<Vec<T>> {
+        Ok(run!(self, sql, args, query_as, q, c => q.fetch_all(&mut **c).await?))
+    }
+
+    pub(crate) async fn one<T: Record>(&mut self, sql: &'static Sql, args: Vec<Arg<'_>>) -> Result<Option<T>> {
+        Ok(run!(self, sql, args, query_as, q, c => q.fetch_optional(&mut **c).await?))
+    }
+
+    pub(crate) fn database(&self) -> Database {
+        self.conn.database()
+    }
+}
+
+/// What a verb works on: the app's connection, or one of ours.
+#[derive(Debug)]
+pub(crate) struct Held<'c> {
+    inner: Holding<'c>,
+    clock_ms: i64,
+}
+
+#[derive(Debug)]
+enum Holding<'c> {
+    Pooled(Pooled),
+    Tx(Tx),
+    Host(Conn<'c>),
+}
+
+impl<'c> Db<'c> {
+    pub(crate) fn database(&self) -> Database {
+        match self {
+            Db::Pool(pool) => pool.database(),
+            Db::Conn(conn) => conn.database(),
+        }
+    }
+
+    /// Whether askback opens and commits by itself.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self, Db::Pool(_))
+    }
+
+    /// For a single statement.
+    pub(crate) async fn hold(self, clock_ms: i64) -> Result<Held<'c>> {
+        let inner = match self {
+            Db::Pool(pool) => Holding::Pooled(pool.acquire().await?),
+            Db::Conn(conn) => Holding::Host(conn),
+        };
+        Ok(Held { inner, clock_ms })
+    }
+
+    /// For statements that belong together: in a transaction of ours, or in the app's.
+    pub(crate) async fn transact(self, clock_ms: i64) -> Result<Held<'c>> {
+        let inner = match self {
+            Db::Pool(pool) => Holding::Tx(pool.begin().await?),
+            Db::Conn(conn) => Holding::Host(conn),
+        };
+        Ok(Held { inner, clock_ms })
+    }
+
+    /// For a verb that is one statement on PostgreSQL and several elsewhere.
+    pub(crate) async fn hold_or_transact(self, clock_ms: i64) -> Result<Held<'c>> {
+        match self.database() {
+            #[cfg(feature = "postgres")]
+            Database::Postgres => self.hold(clock_ms).await,
+            #[allow(unreachable_patterns)]
+            _ => self.transact(clock_ms).await,
+        }
+    }
+}
+
+impl Held<'_> {
+    pub(crate) fn session(&mut self) -> Session<'_> {
+        let conn = match &mut self.inner {
+            Holding::Pooled(pooled) => pooled.conn(),
+            Holding::Tx(tx) => tx.conn(),
+            Holding::Host(conn) => conn.reborrow(),
+        };
+        Session { conn, clock_ms: self.clock_ms }
+    }
+
+    /// Commits what is ours; the app's transaction is left alone.
+    pub(crate) async fn commit(self) -> Result<()> {
+        match self.inner {
+            Holding::Tx(tx) => tx.commit().await,
+            Holding::Pooled(_) | Holding::Host(_) => Ok(()),
+        }
+    }
+}
+
+/// A connection of ours beside the pool, on whatever runtime asks for it.
+#[derive(Debug)]
+pub(crate) enum Own {
+    #[cfg(feature = "postgres")]
+    Postgres(sqlx::PgConnection),
+    #[cfg(feature = "mysql")]
+    MySql(sqlx::MySqlConnection),
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlx::SqliteConnection),
+}
+
+impl Own {
+    pub(crate) async fn connect(pool: &Pool) -> Result<Self> {
+        use sqlx::ConnectOptions;
+        Ok(wrap!(Pool, pool, Own, pool => pool.connect_options().connect().await?))
+    }
+
+    pub(crate) fn conn(&mut self) -> Conn<'_> {
+        wrap!(Own, self, Conn, conn => conn)
+    }
+}

@@ -1,0 +1,477 @@
+//! A tool: what the model may call, and how it asks a person.
+//!
+//! **On an answer a tool runs again from its start.** What stands before an
+//! `ask` must bear repetition, and a later decline ends a tool that may have
+//! acted in between: ask first, act afterwards, and give what acts
+//! [`ToolContext::idempotency_key`].
+
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::BoxError;
+use crate::id::{ChatId, ToolCallId};
+use crate::provider::ToolSpec;
+use crate::question::{Ask, InputRequest, Kind};
+use crate::tool_call::{Asked, IN_DOUBT};
+
+/// What a tool's body returns.
+pub type ToolResult<T> = Result<T, ToolError>;
+
+/// A tool that the model may call.
+///
+/// ```
+/// use askback::{Tool, ToolContext, ToolResult, confirm};
+/// use serde_json::{Value, json};
+///
+/// struct Refund;
+///
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// struct RefundArgs {
+///     order: String,
+///     cents: i64,
+/// }
+///
+/// impl Tool for Refund {
+///     const NAME: &str = "refund";
+///     const DESCRIPTION: &str = "Refund an order";
+///     type Args = RefundArgs;
+///     type Output = Value;
+///
+///     async fn call(&self, ctx: ToolContext, args: RefundArgs) -> ToolResult<Value> {
+///         // Ends here until a person answers; then the tool runs again from its start.
+///         ctx.ask(confirm(format!("Refund {} cents on {}?", args.cents, args.order)))?;
+///         // ... act, with ctx.idempotency_key() ...
+///         Ok(json!({ "refunded": args.cents }))
+///     }
+/// }
+/// ```
+pub trait Tool: Send + Sync + 'static {
+    /// The name the model calls.
+    const NAME: &str;
+    /// What it does, for the model.
+    const DESCRIPTION: &str;
+    /// What a crash in the middle of a run means.
+    const ON_INTERRUPT: OnInterrupt = OnInterrupt::Ask;
+    /// Its arguments; their JSON Schema goes to the model.
+    type Args: DeserializeOwned + JsonSchema + Send;
+    /// What the model reads, as JSON.
+    type Output: Serialize;
+
+    /// Whether a call with these arguments needs an approval before it runs.
+    ///
+    /// Evaluated when the call is saved, and once more before it runs, so that
+    /// a stricter rule of a later deploy counts. If it panics, approval is needed.
+    fn approval(&self, args: &Self::Args) -> Approval {
+        let _ = args;
+        Approval::Free
+    }
+
+    /// Runs the tool.
+    ///
+    /// The future is dropped when the lease on the chat ends or the generation is cancelled.
+    ///
+    /// # Errors
+    /// An error is the call's result: the model reads its `Display`, never its sources.
+    fn call(&self, ctx: ToolContext, args: Self::Args) -> impl Future<Output = ToolResult<Self::Output>> + Send;
+}
+
+/// What a crash in the middle of a run means for a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnInterrupt {
+    /// A person is told that it may have run, and decides.
+    Ask,
+    /// It runs again, with the same idempotency key; two runs may overlap.
+    Retry,
+    /// It does not run again; the model is told that it may have run.
+    Fail,
+}
+
+/// Whether a call may run without being asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Approval {
+    /// It may.
+    Free,
+    /// A person approves it first.
+    Required,
+}
+
+/// Why a tool failed. Any error converts into it with `?`, and so does a request to a person.
+///
+/// It is no `std::error::Error` itself, so that every one converts.
+pub struct ToolError(Failure);
+
+pub(crate) enum Failure {
+    Error(BoxError),
+    Ask(Box<InputRequest>, Option<String>),
+}
+
+impl ToolError {
+    /// A failure with this message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self(Failure::Error(message.into().into()))
+    }
+}
+
+impl<E: Into<BoxError>> From<E> for ToolError {
+    fn from(error: E) -> Self {
+        Self(Failure::Error(error.into()))
+    }
+}
+
+impl<T> From<Ask<T>> for ToolError {
+    fn from(ask: Ask<T>) -> Self {
+        Self(Failure::Ask(Box::new(ask.request), ask.key))
+    }
+}
+
+impl From<InputRequest> for ToolError {
+    fn from(request: InputRequest) -> Self {
+        Self(Failure::Ask(Box::new(request), None))
+    }
+}
+
+impl fmt::Debug for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Failure::Error(error) => f.debug_tuple("ToolError").field(error).finish(),
+            Failure::Ask(request, _) => f.debug_tuple("ToolError").field(request).finish(),
+        }
+    }
+}
+
+/// Why [`ToolContext::ask`] has no answer; give it on with `?`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// Not yet: the question is recorded, and the tool runs again with the answer.
+    #[error("waiting for a person")]
+    Unanswered,
+    /// The request is one that no person could answer.
+    #[error("this cannot be asked: {0}")]
+    Invalid(#[source] crate::error::Error),
+    /// The answer is not of the type the tool wants.
+    #[error("the answer does not fit: {0}")]
+    Misfit(#[source] serde_json::Error),
+}
+
+/// What a running tool knows of its call; cheap to clone.
+#[derive(Clone)]
+pub struct ToolContext(Arc<Context>);
+
+struct Context {
+    chat: ChatId,
+    call: ToolCallId,
+    tool: String,
+    actor: String,
+    attempt: i64,
+    asked: Vec<Asked>,
+    asks: Mutex<Asks>,
+}
+
+#[derive(Default)]
+struct Asks {
+    /// How many questions without a key were asked in this run.
+    unnamed: usize,
+    /// What the run asks and nobody has answered.
+    open: Vec<(String, InputRequest)>,
+}
+
+impl ToolContext {
+    pub(crate) fn new(
+        chat: ChatId,
+        call: ToolCallId,
+        tool: &str,
+        actor: &str,
+        attempt: i64,
+        asked: Vec<Asked>,
+    ) -> Self {
+        let (tool, actor) = (tool.to_owned(), actor.to_owned());
+        Self(Arc::new(Context { chat, call, tool, actor, attempt, asked, asks: Mutex::default() }))
+    }
+
+    /// Hands out the person's answer, or records the question and ends the tool.
+    ///
+    /// A question is paired with its answer by its [`key`](Ask::key), and then
+    /// kind, options and fields must still match; without a key by its place
+    /// among the tool's asks, and then the whole request must match. Where they
+    /// do not, the question is asked anew. To put several questions at once,
+    /// ask them all before the first `?`:
+    ///
+    /// ```
+    /// # use askback::{ToolContext, ToolResult, choice, text};
+    /// # fn body(ctx: ToolContext) -> ToolResult<(String, String)> {
+    /// let (size, note) = (ctx.ask(choice("Which size?", ["S", "M"])), ctx.ask(text("Any wish?")));
+    /// let (size, note): (String, String) = (size?, note?);
+    /// # Ok((size, note))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`AskError::Unanswered`] until a person has answered: give it on with `?`, through any error type.
+    pub fn ask<T>(&self, ask: Ask<T>) -> Result<T, AskError> {
+        match self.answer_to(&ask.request, ask.key.as_deref())? {
+            Some(value) => (ask.read)(value).map_err(AskError::Misfit),
+            None => Err(AskError::Unanswered),
+        }
+    }
+
+    fn answer_to(&self, request: &InputRequest, key: Option<&str>) -> Result<Option<Value>, AskError> {
+        let mut request = request.clone();
+        // Who asks is not for the tool to say.
+        (request.tool_call_id, request.tool_name, request.arguments) = (None, None, None);
+        request.validate().map_err(AskError::Invalid)?;
+        if let Some(key) = key {
+            check_key(key).map_err(AskError::Invalid)?;
+        }
+        let mut asks = self.asks();
+        let (key, exact) = match key {
+            Some(key) => (key.to_owned(), false),
+            None => {
+                asks.unnamed += 1;
+                (asks.unnamed.to_string(), true)
+            }
+        };
+        if let Some(asked) = self.0.asked.iter().rev().find(|asked| asked.key == key)
+            && let Some(answer) = asked.answer()
+        {
+            if asked.request().is_ok_and(|was| matches(&was, &request, exact)) {
+                return Ok(Some(answer));
+            }
+            tracing::warn!(
+                chat = %self.0.chat, call = %self.0.call, tool = %self.0.tool, question = %key,
+                "the tool asks something else than what was answered; the question is asked anew"
+            );
+        }
+        if asks.open.iter().all(|(open, _)| *open != key) {
+            asks.open.push((key, request));
+        }
+        Ok(None)
+    }
+
+    /// The person's latest answer to a question of this call; `None` on the first run.
+    pub fn input_answer(&self) -> Option<Value> {
+        let questions = self.0.asked.iter().filter(|asked| !asked.key.is_empty() && asked.key != IN_DOUBT);
+        let answered = questions.filter_map(|asked| Some((asked.decision.as_ref()?.at_us, asked)));
+        answered.max_by_key(|(at, _)| *at).and_then(|(_, asked)| asked.answer())
+    }
+
+    /// The person's latest answer to the question with this key: its own, or its number among the unnamed asks, from 1.
+    pub fn answer(&self, key: &str) -> Option<Value> {
+        self.0.asked.iter().rev().filter(|asked| asked.key == key).find_map(Asked::answer)
+    }
+
+    /// The same for every run of this call: give it to what must not happen twice.
+    pub fn idempotency_key(&self) -> String {
+        self.0.call.to_string()
+    }
+
+    /// The chat that runs the tool.
+    pub fn chat_id(&self) -> ChatId {
+        self.0.chat
+    }
+
+    /// The call that is run.
+    pub fn call_id(&self) -> ToolCallId {
+        self.0.call
+    }
+
+    /// On whose behalf the agent acts.
+    pub fn actor(&self) -> &str {
+        &self.0.actor
+    }
+
+    /// How often the tool was started for this call, this run included.
+    pub fn attempt(&self) -> i64 {
+        self.0.attempt
+    }
+
+    /// What this run asks and nobody has answered.
+    pub(crate) fn take_open(&self) -> Vec<(String, InputRequest)> {
+        std::mem::take(&mut self.asks().open)
+    }
+
+    fn asks(&self) -> MutexGuard<'_, Asks> {
+        self.0.asks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ToolContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolContext").field("chat", &self.0.chat).field("call", &self.0.call).finish_non_exhaustive()
+    }
+}
+
+fn check_key(key: &str) -> crate::error::Result<()> {
+    crate::decision::plain("a question's key", key, crate::decision::MAX_NAME_BYTES)?;
+    if key.is_empty() || key.starts_with("askback:") || key.parse::<usize>().is_ok() {
+        return Err(crate::error::Error::invalid(format!(
+            "{key:?} cannot be a question's key: it is empty, a number, or one of askback's own"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether an answer to `was` may be handed out for `now`.
+fn matches(was: &InputRequest, now: &InputRequest, exact: bool) -> bool {
+    let shape = was.kind == now.kind && was.options == now.options && was.fields == now.fields;
+    // Who may answer and until when was settled with the answer.
+    let bare =
+        |request: &InputRequest| InputRequest { may: Vec::new(), expires_in: None, default: None, ..request.clone() };
+    shape && (!exact || bare(was) == bare(now))
+}
+
+/// What a run of a tool came to.
+#[derive(Debug)]
+pub(crate) enum Ran {
+    /// It returned this JSON text.
+    Value(String),
+    /// It asks these questions.
+    Asks(Vec<(String, InputRequest)>),
+    /// It failed; the model reads this text.
+    Failed { message: String, error: Option<BoxError> },
+}
+
+/// A tool whose type is forgotten.
+pub(crate) trait DynTool: Send + Sync {
+    fn spec(&self) -> &ToolSpec;
+    fn on_interrupt(&self) -> OnInterrupt;
+    /// Whether the arguments need an approval; an error says why they do not fit the tool.
+    fn approval(&self, arguments: &str) -> Result<Approval, String>;
+    fn run(&self, ctx: ToolContext, arguments: String) -> BoxFuture<'_, Ran>;
+}
+
+pub(crate) struct Typed<T> {
+    tool: T,
+    spec: ToolSpec,
+}
+
+impl<T: Tool> Typed<T> {
+    pub(crate) fn new(tool: T) -> Self {
+        Self { tool, spec: ToolSpec::new(T::NAME, T::DESCRIPTION, schema_of::<T::Args>()) }
+    }
+}
+
+impl<T: Tool> DynTool for Typed<T> {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn on_interrupt(&self) -> OnInterrupt {
+        T::ON_INTERRUPT
+    }
+
+    fn approval(&self, arguments: &str) -> Result<Approval, String> {
+        let args: T::Args = serde_json::from_str(arguments).map_err(|e| e.to_string())?;
+        // A rule that fails means that approval is needed, never that the call is free.
+        Ok(std::panic::catch_unwind(AssertUnwindSafe(|| self.tool.approval(&args))).unwrap_or(Approval::Required))
+    }
+
+    fn run(&self, ctx: ToolContext, arguments: String) -> BoxFuture<'_, Ran> {
+        Box::pin(async move {
+            let args: T::Args = match serde_json::from_str(&arguments) {
+                Ok(args) => args,
+                Err(e) => {
+                    return Ran::Failed {
+                        message: format!("the arguments do not fit the tool {}: {e}", T::NAME),
+                        error: None,
+                    };
+                }
+            };
+            let body = AssertUnwindSafe(async { self.tool.call(ctx.clone(), args).await });
+            let returned = body.catch_unwind().await;
+            let swallowed = matches!(returned, Ok(Ok(_)));
+            let result = match returned {
+                Ok(Ok(output)) => serde_json::to_string(&output).map(Ran::Value).unwrap_or_else(|e| Ran::Failed {
+                    message: format!("the result of the tool {} is no JSON: {e}", T::NAME),
+                    error: Some(e.into()),
+                }),
+                Ok(Err(ToolError(Failure::Error(error)))) => {
+                    Ran::Failed { message: error.to_string(), error: Some(error) }
+                }
+                Ok(Err(ToolError(Failure::Ask(request, key)))) => match ctx.ask_anew(*request, key) {
+                    Ok(()) => Ran::Asks(Vec::new()),
+                    Err(e) => Ran::Failed { message: e.to_string(), error: Some(e.into()) },
+                },
+                Err(panic) => Ran::Failed {
+                    message: format!("the tool {} failed", T::NAME),
+                    error: Some(format!("the tool panicked: {}", panic_text(&*panic)).into()),
+                },
+            };
+            match ctx.take_open() {
+                open if open.is_empty() => result,
+                open => {
+                    if swallowed {
+                        tracing::warn!(
+                            chat = %ctx.chat_id(), call = %ctx.call_id(), tool = T::NAME,
+                            "the tool returned a value although its question has no answer; the call waits"
+                        );
+                    }
+                    Ran::Asks(open)
+                }
+            }
+        })
+    }
+}
+
+impl ToolContext {
+    /// Records a request that a tool returned in place of a result.
+    ///
+    /// An answer that was already handed out does not count: the tool read it and asks again.
+    fn ask_anew(&self, request: InputRequest, key: Option<String>) -> Result<(), AskError> {
+        request.validate().map_err(AskError::Invalid)?;
+        if let Some(key) = &key {
+            check_key(key).map_err(AskError::Invalid)?;
+        }
+        let mut asks = self.asks();
+        let key = key.unwrap_or_else(|| (asks.unnamed + 1).to_string());
+        asks.open.push((key, request));
+        Ok(())
+    }
+}
+
+/// The text of a panic, for logs only: it may hold anything.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&'static str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+/// The JSON Schema of a type, as models expect it: draft 2020-12, everything inlined.
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|s| {
+        s.meta_schema = None;
+        s.inline_subschemas = true;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Value::Object(map) = &mut schema {
+        map.remove("title");
+        // A tool without arguments has a schema of type null or none; wires want an object.
+        if map.get("type").and_then(Value::as_str) != Some("object") {
+            map.insert("type".into(), "object".into());
+        }
+        map.entry("properties").or_insert_with(|| Value::Object(serde_json::Map::new()));
+    }
+    schema
+}
+
+/// What the person reads of a run that was interrupted.
+pub(crate) fn in_doubt_request(tool: &str) -> InputRequest {
+    InputRequest::new(
+        Kind::Confirm,
+        format!("{tool} was interrupted while it ran, and may have done its work. Run it again?"),
+    )
+}

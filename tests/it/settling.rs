@@ -1,0 +1,5 @@
+//! Settling: every verdict, and races.
+
+use crate::tests;
+
+tests![];
