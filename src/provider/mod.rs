@@ -17,12 +17,16 @@ use crate::error::BoxError;
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
-#[cfg(feature = "_http")]
-pub mod http;
+#[cfg(any(feature = "anthropic", feature = "openai-chat"))]
+mod failure;
+#[cfg(any(feature = "anthropic", feature = "openai-chat"))]
+mod http;
 #[cfg(feature = "openai-chat")]
 pub mod openai_chat;
 #[cfg(feature = "test-util")]
 pub mod scripted;
+#[cfg(any(feature = "anthropic", feature = "openai-chat"))]
+mod wire;
 
 /// A model behind some wire.
 ///
@@ -41,7 +45,7 @@ pub mod scripted;
 ///     async fn generate(&self, request: &Request) -> Result<Turn, ProviderError> {
 ///         let said = request.history.iter().rev().find_map(|entry| match entry {
 ///             Entry::User { text } => Some(text.clone()),
-///             Entry::Turn { .. } => None,
+///             _ => None,
 ///         });
 ///         Ok(Turn::text(said.unwrap_or_default()))
 ///     }
@@ -189,6 +193,24 @@ pub struct CallResult {
     pub result: String,
     /// Whether that is an error, a decline included.
     pub is_error: bool,
+}
+
+impl CallResult {
+    /// A call that has succeeded; set [`is_error`](Self::is_error) for one that has not.
+    pub fn new(
+        wire_id: impl Into<String>,
+        name: impl Into<String>,
+        arguments: impl Into<String>,
+        result: impl Into<String>,
+    ) -> Self {
+        Self {
+            wire_id: wire_id.into(),
+            name: name.into(),
+            arguments: arguments.into(),
+            result: result.into(),
+            is_error: false,
+        }
+    }
 }
 
 /// A tool as the model is told of it.

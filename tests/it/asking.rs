@@ -7,9 +7,7 @@ use crate::support::tools::{Exchange, Free, Pay, Refund};
 use crate::support::{TestDb, calls, calls_then_done};
 use crate::tests;
 
-tests![
-    a_tool_asks_a_person_answers_and_the_call_is_carried_on,
-];
+tests![a_tool_asks_a_person_answers_and_the_call_is_carried_on,];
 
 // A1, A3, A11, A24, Q1, Q2, Q3, B3
 async fn a_tool_asks_a_person_answers_and_the_call_is_carried_on(db: TestDb) {

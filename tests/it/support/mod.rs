@@ -177,24 +177,45 @@ impl TestDb {
             return;
         }
         let never = [
-            ("a position is missing", "select count(*) from askback_chats c where c.next_position <>
-                (select count(*) from askback_messages m where m.chat_id = c.id)"),
-            ("a message stands behind an open call", "select count(*) from askback_tool_calls t
+            (
+                "a position is missing",
+                "select count(*) from askback_chats c where c.next_position <>
+                (select count(*) from askback_messages m where m.chat_id = c.id)",
+            ),
+            (
+                "a message stands behind an open call",
+                "select count(*) from askback_tool_calls t
                 join askback_messages m on m.chat_id = t.chat_id and m.position > t.message_position
-                where t.result_kind is null"),
-            ("an idle chat has an open call", "select count(*) from askback_chats c
+                where t.result_kind is null",
+            ),
+            (
+                "an idle chat has an open call",
+                "select count(*) from askback_chats c
                 join askback_tool_calls t on t.chat_id = c.id
-                where c.state = 'idle' and t.result_kind is null"),
+                where c.state = 'idle' and t.result_kind is null",
+            ),
             ("a chat is still leased", "select count(*) from askback_chats where lease_token is not null"),
-            ("a call waits for nothing", "select count(*) from askback_tool_calls
-                where state = 'waiting' and open_count < 1"),
-            ("a result without a text", "select count(*) from askback_tool_calls
-                where result_kind is not null and result is null"),
-            ("two calls at one place", "select count(*) from (select 1 from askback_tool_calls
-                group by chat_id, message_position, position having count(*) > 1) x"),
-            ("a call waits and nobody will look", "select count(*) from askback_chats c
+            (
+                "a call waits for nothing",
+                "select count(*) from askback_tool_calls
+                where state = 'waiting' and open_count < 1",
+            ),
+            (
+                "a result without a text",
+                "select count(*) from askback_tool_calls
+                where result_kind is not null and result is null",
+            ),
+            (
+                "two calls at one place",
+                "select count(*) from (select 1 from askback_tool_calls
+                group by chat_id, message_position, position having count(*) > 1) x",
+            ),
+            (
+                "a call waits and nobody will look",
+                "select count(*) from askback_chats c
                 join askback_tool_calls t on t.chat_id = c.id and t.state = 'ready'
-                where c.state = 'idle'"),
+                where c.state = 'idle'",
+            ),
         ];
         for (what, sql) in never {
             assert_eq!(self.count(sql).await, 0, "{what}");
@@ -208,10 +229,9 @@ impl TestDb {
         for chat in self.chat_ids().await {
             let chat = askback.chat(chat);
             let audit = chat.decisions(&self.pool).await.unwrap();
-            let mut on_calls = self.count(&format!(
-                "select count(*) from askback_decisions where chat_id = {}",
-                self.uuid(chat.id().0)
-            )).await;
+            let mut on_calls = self
+                .count(&format!("select count(*) from askback_decisions where chat_id = {}", self.uuid(chat.id().0)))
+                .await;
             for call in &chat.transcript(&self.pool).await.unwrap().calls {
                 on_calls -= call.decisions().len() as i64;
             }
