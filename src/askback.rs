@@ -20,7 +20,7 @@ use crate::lease::{Leases, Terms};
 use crate::question::{Checked, Kind, Question};
 use crate::step::{self, ChatRow, ChatState, Step, Transcript};
 use crate::store::chats::{self, NewChat};
-use crate::store::conn::{Conn, Db, Pool};
+use crate::store::conn::{Conn, Db, Held, Pool, Session};
 use crate::store::questions::{self, Act, Ruling, Settlement, Verdict};
 use crate::store::transcript;
 use crate::tool_call::{CallState, ToolCall};
@@ -307,41 +307,43 @@ impl Inner {
     }
 
     /// Settles a question, in a transaction of ours or in the app's. Ours is tried again when the database undid it.
-    pub(crate) async fn settle(&self, db: Db<'_>, settlement: &Settlement) -> Result<Verdict> {
-        match db {
-            Db::Pool(pool) => {
-                let mut tries = 0;
-                loop {
-                    match self.settle_own(&pool, settlement).await {
-                        Err(e) if e.kind() == ErrorKind::Restart && tries < 5 => tries += 1,
-                        Err(e) if e.kind() == ErrorKind::Retry => return Err(busy(e)),
-                        settled => return settled,
-                    }
-                }
+    pub(crate) async fn settle(&self, held: &mut Held<'_>, settlement: &Settlement) -> Result<Verdict> {
+        if !held.is_own() {
+            let mut session = held.session();
+            let verdict = questions::settle(&mut session, settlement, None).await?;
+            if verdict.ready {
+                self.enqueue_in(&mut session.conn, settlement.chat).await?;
             }
-            db => self.settle_in(db, settlement, None).await,
+            return Ok(verdict);
         }
-    }
-
-    async fn settle_own(&self, pool: &Pool, settlement: &Settlement) -> Result<Verdict> {
-        let verdict = self.settle_in(Db::from(pool), settlement, Some(self.options.lock_timeout)).await?;
+        let mut tries = 0;
+        let verdict = loop {
+            match self.settle_own(held, settlement).await {
+                Err(e) if e.kind() == ErrorKind::Restart && tries < 5 => tries += 1,
+                Err(e) if e.kind() == ErrorKind::Retry => return Err(busy(e)),
+                settled => break settled?,
+            }
+        };
         if verdict.ready {
             self.wake(settlement.chat);
         }
         Ok(verdict)
     }
 
-    async fn settle_in(&self, db: Db<'_>, settlement: &Settlement, wait: Option<Duration>) -> Result<Verdict> {
-        let mut held = match self.enqueue {
-            // The job belongs into the transaction of the answer.
-            Some(_) => db.transact(self.clock_ms()).await?,
-            None => db.hold_or_transact(self.clock_ms()).await?,
-        };
-        let verdict = questions::settle(&mut held.session(), settlement, wait).await?;
-        if verdict.ready {
-            self.enqueue_in(&mut held.session().conn, settlement.chat).await?;
+    async fn settle_own(&self, held: &mut Held<'_>, settlement: &Settlement) -> Result<Verdict> {
+        let wait = Some(self.options.lock_timeout);
+        // One statement needs no transaction around it, unless a job of the app's belongs to it.
+        if held.is_one_statement() && self.enqueue.is_none() {
+            return questions::settle(&mut held.session(), settlement, wait).await;
         }
-        held.commit().await?;
+        let clock_ms = self.clock_ms();
+        let Some(mut tx) = held.begin().await? else { return Err(Error::new(ErrorKind::Database, "no transaction")) };
+        let mut session = Session { conn: tx.conn(), clock_ms };
+        let verdict = questions::settle(&mut session, settlement, wait).await?;
+        if verdict.ready {
+            self.enqueue_in(&mut session.conn, settlement.chat).await?;
+        }
+        tx.commit().await?;
         Ok(verdict)
     }
 
@@ -594,14 +596,15 @@ impl Chat {
         self.settle(db.into(), question, Reply::Decline(note.map(str::to_owned)), by).await
     }
 
-    async fn settle(&self, mut db: Db<'_>, question: &QuestionId, reply: Reply, mut by: By) -> Result<Settled> {
+    async fn settle(&self, db: Db<'_>, question: &QuestionId, reply: Reply, mut by: By) -> Result<Settled> {
         let doing = |e: Error| e.while_doing(format!("answering question {question}"));
         by.validate().map_err(doing)?;
         if let Reply::Decline(note) = &reply {
             plain_note(note.as_deref()).map_err(doing)?;
         }
         let key = by.key.take().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-        let (call, message) = self.read_call(&mut db, question).await.map_err(doing)?;
+        let mut held = db.hold(self.inner().clock_ms()).await.map_err(doing)?;
+        let (call, message) = self.read_call(&mut held, question).await.map_err(doing)?;
         let found = call.questions.iter().enumerate().rev().find(|(_, asked)| asked.key == question.key());
         let Some((index, asked)) = found else { return Err(doing(self.no_question(question))) };
         let act = match reply.checked(&asked.request().map_err(doing)?) {
@@ -626,11 +629,7 @@ impl Chat {
         };
         let declines_running =
             settlement.act == Act::Decline && asked.key.is_empty() && call.state == CallState::Running;
-        let again = match &mut db {
-            Db::Pool(pool) => Db::Pool(pool.clone()),
-            Db::Conn(conn) => Db::Conn(conn.reborrow()),
-        };
-        let verdict = self.inner().settle(again, &settlement).await.map_err(doing)?;
+        let verdict = self.inner().settle(&mut held, &settlement).await.map_err(doing)?;
         let decision = |was: crate::tool_call::Recorded, digest: &str| was.decision(question, digest);
         match verdict.ruling {
             Ruling::Recorded => Ok(Settled::Recorded),
@@ -646,7 +645,7 @@ impl Chat {
             }
             Ruling::Gone => Err(doing(self.no_question(question))),
             Ruling::Changed => {
-                let (call, _) = self.read_call(&mut db, question).await.map_err(doing)?;
+                let (call, _) = self.read_call(&mut held, question).await.map_err(doing)?;
                 let newest = call.questions.iter().rev().find(|asked| asked.key == question.key());
                 let Some(newest) = newest else { return Err(doing(self.no_question(question))) };
                 Ok(Settled::Changed(Box::new(newest.question(self.id, message, &call)?)))
@@ -654,13 +653,9 @@ impl Chat {
         }
     }
 
-    async fn read_call(&self, db: &mut Db<'_>, question: &QuestionId) -> Result<(ToolCall, MessageId)> {
-        let db = match db {
-            Db::Pool(pool) => Db::Pool(pool.clone()),
-            Db::Conn(conn) => Db::Conn(conn.reborrow()),
-        };
-        let mut held = db.hold(self.inner().clock_ms()).await?;
-        questions::call(&mut held.session(), self.id, question.call()).await?.ok_or_else(|| self.no_question(question))
+    async fn read_call(&self, held: &mut Held<'_>, question: &QuestionId) -> Result<(ToolCall, MessageId)> {
+        let call = questions::call(&mut held.session(), self.id, question.call()).await?;
+        call.ok_or_else(|| self.no_question(question))
     }
 
     fn no_question(&self, question: &QuestionId) -> Error {

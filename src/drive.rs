@@ -507,7 +507,8 @@ impl Driver<'_> {
                     idem: None,
                     via: None,
                 };
-                let verdict = self.askback.settle(Db::from(&self.askback.pool), &settlement).await?;
+                let mut held = Db::from(&self.askback.pool).hold(self.askback.clock_ms()).await?;
+                let verdict = self.askback.settle(&mut held, &settlement).await?;
                 any |= !matches!(verdict.ruling, Ruling::NotDue);
             }
         }

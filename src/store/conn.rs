@@ -72,13 +72,13 @@ pub enum Db<'c> {
 
 /// An open transaction of ours.
 #[derive(Debug)]
-pub(crate) enum Tx {
+pub(crate) enum Tx<'t> {
     #[cfg(feature = "postgres")]
-    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
+    Postgres(sqlx::Transaction<'t, sqlx::Postgres>),
     #[cfg(feature = "mysql")]
-    MySql(sqlx::Transaction<'static, sqlx::MySql>),
+    MySql(sqlx::Transaction<'t, sqlx::MySql>),
     #[cfg(feature = "sqlite")]
-    Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
+    Sqlite(sqlx::Transaction<'t, sqlx::Sqlite>),
 }
 
 /// A connection taken out of a pool.
@@ -199,26 +199,26 @@ impl Pool {
         Ok(wrap!(Pool, self, Pooled, pool => pool.acquire().await?))
     }
 
-    /// Begins a transaction of ours.
-    ///
-    /// MySQL: read committed, because under its default a plain read after a
-    /// locking one shows the older snapshot. SQLite: immediate, because a
-    /// transaction that reads first may not be allowed to write any more.
-    pub(crate) async fn begin(&self) -> Result<Tx> {
+    pub(crate) async fn begin(&self) -> Result<Tx<'static>> {
         Ok(match self {
             #[cfg(feature = "postgres")]
             Pool::Postgres(pool) => Tx::Postgres(pool.begin().await?),
             #[cfg(feature = "mysql")]
-            Pool::MySql(pool) => {
-                Tx::MySql(pool.begin_with("set transaction isolation level read committed; start transaction").await?)
-            }
+            Pool::MySql(pool) => Tx::MySql(pool.begin_with(BEGIN_MYSQL).await?),
             #[cfg(feature = "sqlite")]
-            Pool::Sqlite(pool) => Tx::Sqlite(pool.begin_with("begin immediate").await?),
+            Pool::Sqlite(pool) => Tx::Sqlite(pool.begin_with(BEGIN_SQLITE).await?),
         })
     }
 }
 
-impl Tx {
+/// Read committed, because under MySQL's default a plain read after a locking one shows the older snapshot.
+#[cfg(feature = "mysql")]
+const BEGIN_MYSQL: &str = "set transaction isolation level read committed; start transaction";
+/// Immediate, because a transaction that reads first may not be allowed to write any more.
+#[cfg(feature = "sqlite")]
+const BEGIN_SQLITE: &str = "begin immediate";
+
+impl Tx<'_> {
     pub(crate) fn conn(&mut self) -> Conn<'_> {
         wrap!(Tx, self, Conn, tx => tx)
     }
@@ -232,6 +232,18 @@ impl Tx {
 impl Pooled {
     pub(crate) fn conn(&mut self) -> Conn<'_> {
         wrap!(Pooled, self, Conn, conn => conn)
+    }
+
+    pub(crate) async fn begin(&mut self) -> Result<Tx<'_>> {
+        use sqlx::Connection;
+        Ok(match self {
+            #[cfg(feature = "postgres")]
+            Pooled::Postgres(conn) => Tx::Postgres(conn.begin().await?),
+            #[cfg(feature = "mysql")]
+            Pooled::MySql(conn) => Tx::MySql(conn.begin_with(BEGIN_MYSQL).await?),
+            #[cfg(feature = "sqlite")]
+            Pooled::Sqlite(conn) => Tx::Sqlite(conn.begin_with(BEGIN_SQLITE).await?),
+        })
     }
 }
 
@@ -594,7 +606,7 @@ pub(crate) struct Held<'c> {
 #[derive(Debug)]
 enum Holding<'c> {
     Pooled(Pooled),
-    Tx(Tx),
+    Tx(Tx<'static>),
     Host(Conn<'c>),
 }
 
@@ -641,6 +653,29 @@ impl<'c> Db<'c> {
 }
 
 impl Held<'_> {
+    /// Whether the connection is one of ours.
+    pub(crate) fn is_own(&self) -> bool {
+        !matches!(self.inner, Holding::Host(_))
+    }
+
+    /// Whether a settlement is one statement here.
+    pub(crate) fn is_one_statement(&mut self) -> bool {
+        match self.session().database() {
+            #[cfg(feature = "postgres")]
+            Database::Postgres => true,
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    /// A transaction of ours on the connection at hand; `None` in the app's, which is open already.
+    pub(crate) async fn begin(&mut self) -> Result<Option<Tx<'_>>> {
+        match &mut self.inner {
+            Holding::Pooled(pooled) => pooled.begin().await.map(Some),
+            Holding::Tx(_) | Holding::Host(_) => Ok(None),
+        }
+    }
+
     pub(crate) fn session(&mut self) -> Session<'_> {
         let conn = match &mut self.inner {
             Holding::Pooled(pooled) => pooled.conn(),

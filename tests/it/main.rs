@@ -10,6 +10,7 @@
 mod asking;
 mod driving;
 mod settling;
+mod storing;
 mod support;
 
 use std::process::ExitCode;
@@ -32,8 +33,8 @@ fn main() -> ExitCode {
         if !arguments.list {
             eprintln!("{backend}: {}", if here { "runs" } else { backend.way_out() });
         }
-        for test in [asking::tests(), driving::tests(), settling::tests()].concat() {
-            let trial = Trial::test(format!("{backend}::{}", test.name), move || {
+        for test in [asking::tests(), driving::tests(), settling::tests(), storing::tests()].concat() {
+            let trial = Trial::test(format!("{backend}::{}", test.name.trim_start_matches("it::")), move || {
                 let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
                 runtime.block_on(async {
                     let db = TestDb::fresh(backend).await;

@@ -11,10 +11,11 @@ pub fn run() -> Option<ExitCode> {
 }
 
 /// Starts a process with a role on a database.
-pub fn spawn(role: &str, url: &str) -> Child {
+pub fn spawn(role: &str, url: &str, env: &[(&str, &str)]) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .env("ASKBACK_TEST_ROLE", role)
         .env("ASKBACK_TEST_URL", url)
+        .envs(env.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

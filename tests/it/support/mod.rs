@@ -27,7 +27,7 @@ macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         pub fn tests() -> Vec<$crate::support::Test> {
             vec![$($crate::support::Test {
-                name: concat!(stringify!($name)),
+                name: concat!(module_path!(), "::", stringify!($name)),
                 run: |db| Box::pin($name(db)),
             }),*]
         }

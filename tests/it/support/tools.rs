@@ -1,7 +1,13 @@
 //! Tools that leave a trace in the ledger.
 
-use askback::{Approval, OnInterrupt, Pool, Tool, ToolContext, ToolResult, choice, confirm, sqlx, text};
+use askback::provider::{Entry, scripted::Scripted};
+use askback::{
+    Approval, By, Chat, OnInterrupt, Outcome, Pool, Question, Settled, Tool, ToolContext, ToolResult, choice, confirm,
+    sqlx, text,
+};
 use serde_json::{Value, json};
+
+use crate::support::TestDb;
 
 /// No arguments, and none refused.
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -144,3 +150,65 @@ macro_rules! slow_tool {
 slow_tool!(SlowAsk, "slow_ask", Ask);
 slow_tool!(SlowRetry, "slow_retry", Retry);
 slow_tool!(SlowFail, "slow_fail", Fail);
+
+/// A tool of a name whose body a test writes: `tool!(Type, "name", Args => Output, |pool, ctx, args| body)`.
+#[macro_export]
+macro_rules! tool {
+    ($name:ident, $tool:literal, $args:ty => $output:ty, |$pool:ident, $ctx:ident, $in:ident| $body:expr) => {
+        pub struct $name(pub askback::Pool);
+        impl askback::Tool for $name {
+            const NAME: &str = $tool;
+            const DESCRIPTION: &str = "Of a test";
+            type Args = $args;
+            type Output = $output;
+            async fn call(&self, $ctx: askback::ToolContext, $in: $args) -> askback::ToolResult<$output> {
+                let $pool = &self.0;
+                let _ = (&$pool, &$ctx, &$in);
+                $body
+            }
+        }
+    };
+}
+
+/// Any JSON object as arguments.
+pub type Anything = serde_json::Map<String, Value>;
+
+/// What the model read, in the order of the calls: `(tool, result)` of the last turn of the last request.
+pub fn read(model: &Scripted) -> Vec<(String, String)> {
+    let requests = model.requests();
+    let turn = requests.last().and_then(|request| {
+        request.history.iter().rev().find_map(|entry| match entry {
+            Entry::Turn { calls, .. } => Some(calls.clone()),
+            _ => None,
+        })
+    });
+    turn.unwrap_or_default().into_iter().map(|call| (call.name, call.result)).collect()
+}
+
+/// The results on the rows, in the order of the calls.
+pub async fn results(db: &TestDb, chat: &Chat) -> Vec<String> {
+    let calls = chat.transcript(&db.pool).await.unwrap().calls;
+    calls.into_iter().map(|call| call.result.unwrap_or_else(|| format!("{:?}", call.state))).collect()
+}
+
+/// The open questions.
+pub async fn open(db: &TestDb, chat: &Chat) -> Vec<Question> {
+    chat.pending_questions(&db.pool).await.unwrap()
+}
+
+/// Answers as Ann; the answer must be recorded.
+pub async fn answer(db: &TestDb, chat: &Chat, question: &Question, value: impl Into<Value>) {
+    let settled = chat.answer(&db.pool, &question.id, value, By::person("ann")).await.unwrap();
+    assert_eq!(settled, Settled::Recorded);
+}
+
+/// Drives until people are needed, and says which questions are open then.
+pub async fn park(db: &TestDb, chat: &Chat) -> Vec<Question> {
+    assert_eq!(chat.complete().await.unwrap(), Outcome::Waiting);
+    open(db, chat).await
+}
+
+/// Drives to the end.
+pub async fn finish(chat: &Chat) {
+    assert_eq!(chat.complete().await.unwrap(), Outcome::Done);
+}
