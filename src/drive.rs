@@ -14,20 +14,20 @@ use crate::agent::{AgentContext, Setup};
 use crate::askback::Inner;
 use crate::decision::Who;
 use crate::error::{Error, ErrorKind, Result, chain};
-use crate::id::{ChatId, MessageId, ToolCallId};
+use crate::id::{ChatId, ToolCallId};
 use crate::lease::{Lease, boot_ms};
-use crate::message::{Message, Role};
 use crate::prompt;
-use crate::provider::{ProviderError, ToolChoice, Turn, TurnCall};
+use crate::provider::ProviderError;
 use crate::step::{self, ChatRow, ChatState, Step, Transcript};
 use crate::store::chats::{self, Leave};
 use crate::store::conn::Db;
 use crate::store::questions::{Act, Ruling, Settlement};
-use crate::store::transcript::{self, NewTurn, fenced_write};
+use crate::store::transcript::{self, fenced_write};
 use crate::tool::{OnInterrupt, Ran, ToolContext, in_doubt_request, panic_text};
 use crate::tool_call::{
     CallState, Gate, IN_DOUBT, ResultKind, ToolCall, approval_request, declined_result, error_result,
 };
+use crate::turn::{self, edited, interrupted, malformed};
 
 /// What a drive ends with. None of these is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,11 +69,6 @@ const LOOK_UP: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 /// The longest wait that a provider may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// The most bytes a call's arguments may have: 8 MiB.
-const MAX_ARGUMENT_BYTES: usize = 8 * 1024 * 1024;
-/// The most bytes a tool's name has on its row.
-const MAX_TOOL_NAME_BYTES: usize = 255;
-
 /// Takes the chat and drives it until nothing can be done, or somebody else has it.
 pub(crate) async fn drive(askback: &Inner, chat: ChatId, until: Until) -> Result<Outcome> {
     let mut last = Outcome::Busy;
@@ -215,13 +210,13 @@ impl Driver<'_> {
         let Some(setup) = &self.setup else { return Ok(Said::Calls) };
         let request = prompt::request(transcript, setup);
         let model = setup.model.clone();
-        let turn = tokio::select! {
-            turn = model.generate(&request) => turn.map_err(|e| provider_error(self.chat, &model, e))?,
+        let said = tokio::select! {
+            said = model.generate(&request) => said.map_err(|e| provider_error(self.chat, &model, e))?,
             () = self.lease.ended() => return Err(lost(self.chat)),
             () = self.lease.cancelled() => return Ok(Said::Nothing),
         };
         drop(request);
-        let new = self.new_turn(transcript, setup, turn)?;
+        let new = turn::new_turn(transcript, setup, said, self.now())?;
         self.check_alive()?;
         let (askback, fence) = (self.askback, self.lease.fence);
         let saved = fenced_write!(&askback.pool, askback.clock_ms(), session =>
@@ -251,43 +246,6 @@ impl Driver<'_> {
             true => Ok(false),
             false => Err(lost(self.chat)),
         }
-    }
-
-    /// The rows of a turn: gates are decided here, once, and arguments that cannot run get their result at once.
-    fn new_turn(&self, transcript: &Transcript, setup: &Setup, turn: Turn) -> Result<NewTurn> {
-        let now = self.now();
-        let position = transcript.chat.next_position;
-        let tool_turns = transcript.chat.tool_turns + i64::from(!turn.calls.is_empty());
-        let capped = tool_turns > i64::from(setup.max_tool_turns);
-        let used = match &setup.tool_choice {
-            Some(ToolChoice::Required) => !turn.calls.is_empty(),
-            Some(ToolChoice::Tool(name)) => turn.calls.iter().any(|call| call.name == *name),
-            _ => false,
-        };
-        let mut calls = Vec::with_capacity(turn.calls.len());
-        for (at, call) in (0..).zip(&turn.calls) {
-            calls.push(new_call(setup, call, position, at, capped, now)?);
-        }
-        let message = Message {
-            id: MessageId::new(),
-            position,
-            role: Role::Assistant,
-            content: turn.text.replace('\0', "\u{fffd}"),
-            items: turn.items,
-            service: Some(setup.model.service().to_owned()),
-            api: Some(setup.model.api().to_owned()),
-            model: Some(setup.model.model().to_owned()),
-            finish_reason: turn.finish_reason.map(|reason| cut(&reason.replace('\0', "\u{fffd}"))),
-            created_at: now,
-        };
-        Ok(NewTurn {
-            message,
-            last: calls.is_empty(),
-            calls,
-            usage: turn.usage,
-            tool_turns,
-            tool_choice_cleared: transcript.chat.tool_choice_cleared || used,
-        })
     }
 
     /// Runs calls, each with its siblings, until none of them runs; false when the generation was cancelled.
@@ -580,112 +538,6 @@ enum Said {
 struct Running {
     tasks: JoinSet<Ran>,
     calls: HashMap<tokio::task::Id, (ToolCallId, Uuid)>,
-}
-
-fn new_call(
-    setup: &Setup,
-    call: &TurnCall,
-    message_position: i64,
-    position: i64,
-    capped: bool,
-    now: DateTime<Utc>,
-) -> Result<ToolCall> {
-    let mut row = ToolCall {
-        id: ToolCallId::new(),
-        message_position,
-        position,
-        wire_id: call.wire_id.replace('\0', "\u{fffd}"),
-        name: cut(&call.name.replace('\0', "\u{fffd}")),
-        arguments: None,
-        raw_arguments: None,
-        gate: None,
-        questions: Vec::new(),
-        state: CallState::Ready,
-        result: None,
-        result_kind: None,
-        run_token: None,
-        attempts: 0,
-        updated_at: now,
-    };
-    let end = |row: &mut ToolCall, result: String| {
-        row.state = CallState::Done;
-        (row.result, row.result_kind) = (Some(result), Some(ResultKind::Error));
-    };
-    match object(&call.arguments) {
-        Ok(arguments) => row.arguments = Some(arguments.to_owned()),
-        Err(why) => {
-            let raw = crate::id::clip(&call.arguments);
-            row.raw_arguments = Some(if why.is_size { raw.to_owned() } else { call.arguments.clone() });
-            end(&mut row, malformed(raw, &why.text));
-        }
-    }
-    if capped {
-        end(&mut row, error_result("limit of tool turns reached"));
-    }
-    if row.is_open() && setup.is_gated(&row.name, row.arguments.as_deref().unwrap_or("{}")) {
-        let asked = row.ask("", &approval_request(&row.name), now)?;
-        row.questions.push(asked);
-        (row.state, row.gate) = (CallState::Waiting, Some(Gate::Pending));
-    }
-    Ok(row)
-}
-
-struct NoObject {
-    text: String,
-    is_size: bool,
-}
-
-/// The arguments' text, if it is a JSON object; blank means none.
-fn object(arguments: &str) -> Result<&str, NoObject> {
-    let no = |text: String, is_size| Err(NoObject { text, is_size });
-    let trimmed = arguments.trim();
-    if trimmed.is_empty() {
-        return Ok("{}");
-    }
-    if trimmed.len() > MAX_ARGUMENT_BYTES {
-        return no(format!("{} bytes, at most {MAX_ARGUMENT_BYTES} are taken", trimmed.len()), true);
-    }
-    match serde_json::from_str::<serde_json::Value>(trimmed) {
-        Ok(value) if value.is_object() => Ok(trimmed),
-        Ok(_) => no("no JSON object".into(), false),
-        Err(e) => no(format!("no JSON: {e}"), false),
-    }
-}
-
-/// What the model reads of arguments that cannot run; it shows what it sent.
-fn malformed(raw: &str, why: &str) -> String {
-    let (why, raw) = (serde_json::Value::from(why), serde_json::Value::from(raw));
-    format!(r#"{{"error":"the arguments are not a JSON object","reason":{why},"arguments":{raw}}}"#)
-}
-
-fn interrupted(call: &ToolCall, note: Option<&str>) -> String {
-    let mut result = format!(
-        r#"{{"error":{}"#,
-        serde_json::Value::from(format!(
-            "{} was interrupted while it ran; it may or may not have done its work",
-            call.name
-        ))
-    );
-    if let Some(note) = note {
-        result.push_str(&format!(r#","note":{}"#, serde_json::Value::from(note)));
-    }
-    result + "}"
-}
-
-/// A person changed the arguments: the model is told, with both.
-fn edited(call: &ToolCall, value: String) -> String {
-    let (Some(edited), Some(original)) = (call.edited_arguments(), &call.arguments) else { return value };
-    format!(
-        r#"{{"result":{value},"note":"a person changed the arguments before the tool ran","arguments":{edited},"requested_arguments":{original}}}"#
-    )
-}
-
-fn cut(text: &str) -> String {
-    let mut end = text.len().min(MAX_TOOL_NAME_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }
 
 fn lost(chat: ChatId) -> Error {

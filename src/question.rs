@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::decision::Decision;
+use crate::decision::{Decision, MAX_NAME_BYTES, plain};
 use crate::error::{Error, Result};
 use crate::id::{ChatId, MessageId, QuestionId, clip};
 
@@ -88,7 +88,7 @@ impl ChoiceOption {
 #[serde(untagged)]
 enum RawOption {
     Labelled {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
         value: Option<Value>,
         label: String,
     },
@@ -96,6 +96,11 @@ enum RawOption {
         value: Value,
     },
     Bare(Value),
+}
+
+/// A `null` that is there is no missing value: it is refused when it is asked.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 impl From<RawOption> for ChoiceOption {
@@ -225,7 +230,11 @@ impl Field {
         let right = match self.kind {
             FieldType::String => value.is_string(),
             FieldType::Number => value.is_number(),
-            FieldType::Integer => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0),
+            FieldType::Integer => match value.as_f64() {
+                // `3.0` is a whole number, and a tool's integer takes `3` only.
+                Some(n) if value.is_f64() && n.fract() == 0.0 && n.abs() < 9e15 => return Ok(Value::from(n as i64)),
+                _ => value.is_i64() || value.is_u64(),
+            },
             FieldType::Boolean => value.is_boolean(),
             FieldType::Choice => return pick(&self.options, value).map_err(|e| e.while_doing(&self.name)),
             FieldType::Choices => {
@@ -379,6 +388,9 @@ impl InputRequest {
             if !safe || url.chars().any(|c| c.is_control() || c == ' ') {
                 return Err(Error::invalid(format!("only http and https addresses are asked, not {:?}", clip(url))));
             }
+        }
+        for name in &self.may {
+            plain("the name of who may answer", name, "service:".len() + MAX_NAME_BYTES)?;
         }
         if let Some(default) = &self.default {
             self.check(default).map_err(|e| e.while_doing("the default answer"))?;
@@ -571,7 +583,7 @@ impl<T> Ask<T> {
     /// A JSON Schema for the answer: a hint for the page.
     #[must_use]
     pub fn schema(mut self, schema: Value) -> Self {
-        self.request.schema = Some(schema);
+        self.request.schema = Some(schema).filter(|schema| !schema.is_null());
         self
     }
 

@@ -325,11 +325,15 @@ fn check_key(key: &str) -> crate::error::Result<()> {
 
 /// Whether an answer to `was` may be handed out for `now`.
 fn matches(was: &InputRequest, now: &InputRequest, exact: bool) -> bool {
+    // What was asked has been JSON text since: not every float is read back as it was.
+    let Ok(now) = serde_json::to_string(now).and_then(|text| serde_json::from_str::<InputRequest>(&text)) else {
+        return false;
+    };
     let shape = was.kind == now.kind && was.options == now.options && was.fields == now.fields;
     // Who may answer and until when was settled with the answer.
     let bare =
         |request: &InputRequest| InputRequest { may: Vec::new(), expires_in: None, default: None, ..request.clone() };
-    shape && (!exact || bare(was) == bare(now))
+    shape && (!exact || bare(was) == bare(&now))
 }
 
 /// What a run of a tool came to.
@@ -373,9 +377,12 @@ impl<T: Tool> DynTool for Typed<T> {
     }
 
     fn approval(&self, arguments: &str) -> Result<Approval, String> {
-        let args: T::Args = serde_json::from_str(arguments).map_err(|e| e.to_string())?;
+        let rule = AssertUnwindSafe(|| {
+            let args: T::Args = serde_json::from_str(arguments).map_err(|e| e.to_string())?;
+            Ok(self.tool.approval(&args))
+        });
         // A rule that fails means that approval is needed, never that the call is free.
-        Ok(std::panic::catch_unwind(AssertUnwindSafe(|| self.tool.approval(&args))).unwrap_or(Approval::Required))
+        std::panic::catch_unwind(rule).unwrap_or(Ok(Approval::Required))
     }
 
     fn run(&self, ctx: ToolContext, arguments: String) -> BoxFuture<'_, Ran> {
@@ -436,7 +443,10 @@ impl ToolContext {
         }
         let mut asks = self.asks();
         let key = key.unwrap_or_else(|| (asks.unnamed + 1).to_string());
-        asks.open.push((key, request));
+        // Two open questions of one key: nobody could name the first.
+        if asks.open.iter().all(|(open, _)| *open != key) {
+            asks.open.push((key, request));
+        }
         Ok(())
     }
 }

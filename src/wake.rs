@@ -1,14 +1,18 @@
 //! Wake-ups: who waits for work is told which chat has some. A lost one costs a poll, never an answer.
 
+#[cfg(feature = "postgres")]
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
+#[cfg(feature = "postgres")]
+use tokio::sync::mpsc;
 
 use crate::id::ChatId;
 use crate::store::conn::Pool;
 
 /// The channel that PostgreSQL's notifications go through; the payload is a chat's id.
+#[cfg(feature = "postgres")]
 pub(crate) const CHANNEL: &str = "askback";
 
 /// How many wake-ups a worker may be behind before it looks at all chats instead.

@@ -133,7 +133,7 @@ async fn apply_all(session: &mut Session<'_>, database: Database) -> Result<()> 
         session
             .exec(
                 sql!("insert into askback_migrations (version, name, applied_at) values (?, ?, ?)"),
-                args![migration.version, migration.name, crate::store::conn::time_text(chrono::Utc::now())],
+                args![migration.version, migration.name, crate::store::dialect::time_text(chrono::Utc::now())],
             )
             .await?;
     }
