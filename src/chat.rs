@@ -17,6 +17,24 @@ use crate::store::questions::{self, Act, Ruling, Settlement};
 use crate::store::transcript;
 use crate::tool_call::{CallState, ToolCall};
 
+/// Runs a verb, and once more from its start when the database undid a transaction of ours.
+macro_rules! again_if_undone {
+    ($db:expr, $in:ident => $verb:expr) => {{
+        let mut $in: Db<'_> = $db;
+        let pool = $in.pool();
+        let mut tries = 0;
+        loop {
+            match ($verb, &pool) {
+                (Err(e), Some(pool)) if e.kind() == ErrorKind::Restart && tries < 5 => {
+                    tries += 1;
+                    $in = Db::from(pool);
+                }
+                (done, _) => break done,
+            }
+        }
+    }};
+}
+
 /// A handle on one chat. No I/O to make one; cheap to clone.
 ///
 /// Verbs that only read or write rows take a pool, a connection or the app's
@@ -60,22 +78,25 @@ impl Chat {
         if text.trim().is_empty() {
             return Err(self.doing("speaking to", Error::invalid("the text is blank")));
         }
-        let db = db.into();
-        let own = db.is_own();
         let message = MessageId::new();
+        again_if_undone!(db.into(), db => self.say_in(db, message, &text).await)?;
+        Ok(message)
+    }
+
+    async fn say_in(&self, db: Db<'_>, message: MessageId, text: &str) -> Result<()> {
         let inner = self.inner();
         let mut held = match inner.enqueue {
             Some(_) => db.transact(inner.clock_ms()).await?,
             None => db.hold_or_transact(inner.clock_ms()).await?,
         };
-        let grace = inner.options.grace;
+        let (own, grace) = (held.is_own(), inner.options.grace);
         let mut session = held.session();
-        if !chats::say(&mut session, self.id, message, &text, grace, None).await? {
+        if !chats::say(&mut session, self.id, message, text, grace, None).await? {
             let row = chats::get(&mut session, self.id).await?;
             let open = transcript::open_calls(&mut session, self.id).await?;
             let spoken = row.state == ChatState::Failed
                 && open.is_empty()
-                && chats::say(&mut session, self.id, message, &text, grace, Some(row.next_position)).await?;
+                && chats::say(&mut session, self.id, message, text, grace, Some(row.next_position)).await?;
             if !spoken {
                 return Err(self.doing("speaking to", cannot_speak(&open)));
             }
@@ -85,7 +106,7 @@ impl Chat {
         if own {
             inner.wake(self.id);
         }
-        Ok(message)
+        Ok(())
     }
 
     /// A person's text to the model, and the drive that answers it.
@@ -137,9 +158,17 @@ impl Chat {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Database`](ErrorKind::Database).
     pub async fn cancel<'c>(&self, db: impl Into<Db<'c>>) -> Result<()> {
+        again_if_undone!(db.into(), db => self.cancel_in(db).await)
+    }
+
+    async fn cancel_in(&self, db: Db<'_>) -> Result<()> {
         let inner = self.inner();
-        let mut held = db.into().transact(inner.clock_ms()).await?;
+        let mut held = db.transact(inner.clock_ms()).await?;
+        let own = held.is_own();
         let mut session = held.session();
+        if !own {
+            chats::take_write_lock(&mut session).await?;
+        }
         let row = chats::lock(&mut session, self.id).await?;
         chats::mark_cancelled(&mut session, self.id).await?;
         let now = chats::clock(&mut session).await?;
@@ -147,7 +176,11 @@ impl Chat {
             transcript::cancel_calls(&mut session, self.id).await?;
             chats::set_idle(&mut session, self.id).await?;
         }
-        held.commit().await
+        held.commit().await?;
+        if own {
+            inner.leases().cancel(self.id);
+        }
+        Ok(())
     }
 
     /// The open questions, in the order the model made its calls. One statement; no agent is built.
@@ -225,6 +258,9 @@ impl Chat {
         }
         let key = by.key.take().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
         let mut held = db.hold(self.inner().clock_ms()).await.map_err(doing)?;
+        if !held.is_own() {
+            chats::take_write_lock(&mut held.session()).await.map_err(doing)?;
+        }
         let (call, message) = self.read_call(&mut held, question).await.map_err(doing)?;
         let found = call.questions.iter().enumerate().rev().find(|(_, asked)| asked.key == question.key());
         let Some((index, asked)) = found else { return Err(doing(self.no_question(question))) };

@@ -87,7 +87,7 @@ pub(crate) async fn drive(askback: &Inner, chat: ChatId, until: Until) -> Result
             Err(Error::new(ErrorKind::Agent, format!("driving chat {chat}")).caused_by(error))
         });
         let left = driver.leave(&driven).await;
-        askback.leases().forget(&driver.lease);
+        driver.lease.forget();
         last = driven?;
         left?;
         if last == Outcome::Ready {
@@ -227,7 +227,7 @@ impl Driver<'_> {
         }
         if new.last {
             // The lease went with the turn.
-            self.askback.leases().forget(&self.lease);
+            self.lease.forget();
             return Ok(Said::LastWord);
         }
         transcript.chat.next_position += 1;
@@ -261,7 +261,8 @@ impl Driver<'_> {
             tokio::select! {
                 Some(joined) = running.tasks.join_next_with_id() => {
                     let (task, ran) = match joined {
-                        Ok((task, ran)) => (task, ran),
+                        Ok((_, None)) => return Err(lost(self.chat)),
+                        Ok((task, Some(ran))) => (task, ran),
                         Err(e) => (e.id(), Ran::Failed { message: "the tool was stopped".into(), error: Some(e.into()) }),
                     };
                     let Some((id, run)) = running.calls.remove(&task) else { continue };
@@ -351,7 +352,8 @@ impl Driver<'_> {
         let attempt = call.attempts + 1;
         let actor = &transcript.chat.actor;
         let ctx = ToolContext::new(self.chat, id, &call.name, actor, attempt, call.questions.clone());
-        let task = running.tasks.spawn(async move { tool.run(ctx, arguments).await });
+        let ran = self.lease.while_alive(async move { tool.run(ctx, arguments).await });
+        let task = running.tasks.spawn(ran);
         running.calls.insert(task.id(), (id, run));
         Ok(true)
     }
@@ -509,8 +511,7 @@ impl Driver<'_> {
             // As it was: another process, or the next deploy, may know the agent.
             let failed_before = row.failures >= i64::from(options.max_failures);
             let state = if failed_before { ChatState::Failed } else { ChatState::Ready };
-            let wait = if self.until.put_off { MAX_BACKOFF / 10 } else { Duration::ZERO };
-            return Ok(Leave::Unbuilt { state, wait });
+            return Ok(Leave::Unbuilt { state, wait: self.until.put_off.then_some(MAX_BACKOFF / 10) });
         }
         let failures = row.failures + 1;
         let for_good = error.kind() == ErrorKind::Tool
@@ -536,7 +537,7 @@ enum Said {
 /// The tasks of the tools that run, and which call each runs. Dropping it stops them.
 #[derive(Default)]
 struct Running {
-    tasks: JoinSet<Ran>,
+    tasks: JoinSet<Option<Ran>>,
     calls: HashMap<tokio::task::Id, (ToolCallId, Uuid)>,
 }
 

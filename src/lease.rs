@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -36,11 +37,29 @@ pub(crate) fn boot_ms() -> i64 {
     i64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A lease that this process holds.
-#[derive(Clone, Debug)]
+/// A lease that this process holds. Dropped without being given back, it ends by itself.
+#[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) fence: Fence,
     state: Arc<State>,
+    leases: Weak<Leases>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+impl State {
+    fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    fn is_alive(&self) -> bool {
+        boot_ms() < self.deadline.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Debug)]
@@ -54,7 +73,25 @@ struct State {
 impl Lease {
     /// Whether its holder may still act.
     pub(crate) fn is_alive(&self) -> bool {
-        boot_ms() < self.state.deadline.load(Ordering::Acquire)
+        self.state.is_alive()
+    }
+
+    /// Runs a future only while the lease lasts: it is not polled once more after that, not even when the whole
+    /// process was stopped meanwhile. `None` when it was cut off.
+    pub(crate) fn while_alive<F: Future + Send>(&self, future: F) -> impl Future<Output = Option<F::Output>> + use<F> {
+        let (state, mut future) = (self.state.clone(), Box::pin(future));
+        std::future::poll_fn(move |cx| match state.is_alive() {
+            true => future.as_mut().poll(cx).map(Some),
+            false => Poll::Ready(None),
+        })
+    }
+
+    /// No longer renews it: it was given back, or is over.
+    pub(crate) fn forget(&self) {
+        if let Some(leases) = self.leases.upgrade() {
+            leases.held().leases.remove(&(self.fence.chat, self.fence.token));
+        }
+        self.state.deadline.store(i64::MIN, Ordering::Release);
     }
 
     /// Ends when its holder must stop.
@@ -122,13 +159,14 @@ impl Leases {
                 tracing::error!(%error, "leases cannot be renewed");
             }
         }
-        Ok(Some(Lease { fence: Fence { chat, token }, state }))
+        Ok(Some(Lease { fence: Fence { chat, token }, state, leases: Arc::downgrade(self) }))
     }
 
-    /// Forgets a lease that was given back or lost.
-    pub(crate) fn forget(&self, lease: &Lease) {
-        self.held().leases.remove(&(lease.fence.chat, lease.fence.token));
-        lease.state.deadline.store(i64::MIN, Ordering::Release);
+    /// Tells the drivers of this process at once that a chat was cancelled; others see it when they renew.
+    pub(crate) fn cancel(&self, chat: ChatId) {
+        for (_, state) in self.snapshot().iter().filter(|((held, _), _)| *held == chat) {
+            state.cancel();
+        }
     }
 
     fn snapshot(&self) -> Vec<((ChatId, Uuid), Arc<State>)> {
@@ -169,6 +207,8 @@ fn renew_all(leases: &Weak<Leases>, terms: &Terms) {
             let held = leases.snapshot();
             drop(leases);
             if held.is_empty() {
+                // A process that drives nothing holds no connection for it.
+                own = None;
                 continue;
             }
             // A server that does not answer must not keep the thread for ever.
@@ -201,8 +241,7 @@ async fn renew(own: &mut Option<Own>, terms: &Terms, held: &[((ChatId, Uuid), Ar
             .deadline
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |was| (was != i64::MIN).then_some(was.max(until)));
         if cancelled {
-            state.cancelled.store(true, Ordering::Release);
-            state.changed.notify_waiters();
+            state.cancel();
         }
     }
     Ok(())

@@ -395,6 +395,11 @@ impl InputRequest {
         if let Some(default) = &self.default {
             self.check(default).map_err(|e| e.while_doing("the default answer"))?;
         }
+        // The row keeps JSON text, and whoever lists the questions reads it.
+        let text = serde_json::to_string(self).map_err(|e| Error::invalid("it is no JSON").caused_by(e))?;
+        if let Err(e) = serde_json::from_str::<Self>(&text) {
+            return Err(Error::invalid(format!("it could not be read back: {e}")));
+        }
         if self.expires_in.is_some_and(|s| s > MAX_EXPIRY.as_secs()) {
             return Err(Error::invalid("a question may stay open for at most 100 years"));
         }

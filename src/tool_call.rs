@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::decision::{Decision, Verb, Who};
@@ -152,10 +153,9 @@ impl ToolCall {
     pub(crate) fn edited_arguments(&self) -> Option<String> {
         let approval = self.questions.iter().rev().find(|q| q.key.is_empty())?;
         let value = approval.decision.as_ref().filter(|d| d.decision == Verb::Accept)?.value.as_deref()?;
-        match serde_json::from_str::<Value>(value).ok()? {
-            Value::Object(mut map) => map.remove("arguments").map(|arguments| arguments.to_string()),
-            _ => None,
-        }
+        // As text: what cannot be read must fail in the tool's place, not make it run with what was sent.
+        let edited: Edited<'_> = serde_json::from_str(value).ok()?;
+        Some(edited.arguments.get().to_owned())
     }
 
     /// The decisions on its questions, in the order the questions were asked.
@@ -172,6 +172,13 @@ impl ToolCall {
         let round = u32::try_from(self.questions.iter().filter(|q| q.key == key).count()).unwrap_or(u32::MAX);
         Asked::new(key, round, request, &self.name, self.effective_arguments().as_deref(), now)
     }
+}
+
+/// An approval that changed the arguments.
+#[derive(Deserialize)]
+struct Edited<'a> {
+    #[serde(borrow)]
+    arguments: &'a RawValue,
 }
 
 /// A question as it stands in the call's `questions`: a JSON object whose texts

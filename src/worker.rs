@@ -157,16 +157,18 @@ impl Worker {
         if free == 0 {
             return Ok(());
         }
-        // Some that others take first, or whose agent is not known here, must not hide the rest.
-        let limit = i64::try_from(free.saturating_mul(4).max(64)).unwrap_or(i64::MAX);
+        // Some that others take first must not hide the rest.
+        let limit = i64::try_from(free.saturating_mul(4)).unwrap_or(i64::MAX);
+        let mut found = Vec::new();
         let mut held = Db::from(&inner.pool).hold(inner.clock_ms()).await?;
-        let mut found = chats::workable(&mut held.session(), inner.options.grace, limit).await?;
+        for agent in inner.agents.keys() {
+            found.extend(chats::workable(&mut held.session(), agent, inner.options.grace, limit).await?);
+        }
         drop(held);
-        found.retain(|chat| inner.agents.contains_key(&chat.agent));
         // Workers that look at the same time should not all want the same chat first.
         found.sort_by_cached_key(|_| uuid::Uuid::new_v4());
         for chat in found.into_iter().take(free) {
-            tasks.drive(&self.askback, ChatId(chat.id), stopping);
+            tasks.drive(&self.askback, chat, stopping);
         }
         Ok(())
     }

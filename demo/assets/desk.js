@@ -109,7 +109,7 @@ async function send(form, submitter) {
   buttons.forEach((button) => (button.disabled = true));
   epoch += 1;
   try {
-    const doc = await page(form.action, { method: "POST", body });
+    const doc = await page(form.getAttribute("action"), { method: "POST", body });
     epoch += 1;
     // A refused form keeps what was typed.
     if (!doc.querySelector("[data-kind=error]")) {

@@ -145,13 +145,12 @@ pub(crate) async fn get(session: &mut Session<'_>, id: ChatId) -> Result<ChatRow
 
 /// The chat's row, locked until the transaction ends.
 pub(crate) async fn lock(session: &mut Session<'_>, id: ChatId) -> Result<ChatRow> {
-    take_write_lock(session).await?;
     let sql = sql!("select ", chat_columns!(), " from askback_chats c where c.id = ? {lock}");
     session.one::<ChatRecord>(sql, args![id]).await?.ok_or_else(|| unknown(id))?.row()
 }
 
-/// SQLite has one lock. An app's deferred transaction that reads first may not
-/// be allowed to write any more, so a write that changes nothing goes before.
+/// SQLite has one lock. An app's deferred transaction that reads first may not be allowed to write any more, so in
+/// that a write that changes nothing goes before. Ours begin with the lock.
 pub(crate) async fn take_write_lock(session: &mut Session<'_>) -> Result<()> {
     match session.database() {
         #[cfg(feature = "sqlite")]
@@ -275,8 +274,8 @@ pub(crate) async fn acquire(
 pub(crate) enum Leave {
     /// With what the rows say.
     As(ChatState),
-    /// As it was, because this process cannot build its agent; not before so long for a worker.
-    Unbuilt { state: ChatState, wait: Duration },
+    /// As it was, because this process cannot build its agent; a worker puts it off.
+    Unbuilt { state: ChatState, wait: Option<Duration> },
     /// After a failure: counted, with the time to wait.
     Failed { state: ChatState, wait: Duration, error: String },
 }
@@ -307,7 +306,8 @@ pub(crate) async fn release(session: &mut Session<'_>, chat: ChatId, token: Uuid
         Leave::As(state) => {
             waited_or_not!(", failures = 0, not_before = null, last_error = null", args![state.as_str(), chat, token])
         }
-        Leave::Unbuilt { state, wait } => {
+        Leave::Unbuilt { state, wait: None } => waited_or_not!("", args![state.as_str(), chat, token]),
+        Leave::Unbuilt { state, wait: Some(wait) } => {
             waited_or_not!(", not_before = {after ?}", args![state.as_str(), millis(*wait), chat, token])
         }
         Leave::Failed { state, wait, error } => waited_or_not!(
@@ -397,30 +397,35 @@ pub(crate) async fn has_work(session: &mut Session<'_>, chat: ChatId) -> Result<
     Ok(session.one::<Found>(sql, args![chat]).await?.is_some())
 }
 
-/// A chat that somebody should drive and nobody does.
-#[derive(Debug, FromRow)]
-pub(crate) struct Workable {
-    pub(crate) id: Uuid,
-    pub(crate) agent: String,
+#[derive(FromRow)]
+struct Workable {
+    id: Uuid,
+    agent: String,
 }
 
-/// Chats that somebody should drive and nobody does, at most `limit`.
+/// Chats of an agent that somebody should drive and nobody does, at most `limit`.
 ///
 /// Starts from the small sets (ready chats, ready calls, deadlines), never from all chats.
-pub(crate) async fn workable(session: &mut Session<'_>, grace: Duration, limit: i64) -> Result<Vec<Workable>> {
+pub(crate) async fn workable(
+    session: &mut Session<'_>,
+    agent: &str,
+    grace: Duration,
+    limit: i64,
+) -> Result<Vec<ChatId>> {
     let sql = sql!(
         "select c.id, c.agent
            from (select id from askback_chats where state = 'ready'
                  union select chat_id from askback_tool_calls where state = 'ready'
                  union select chat_id from askback_tool_calls where state = 'waiting' and next_expiry <= {start}) w
            join askback_chats c on c.id = w.id
-          where ",
+          where c.agent = ? and ",
         lease_is_free!(),
         " and ",
         has_work!(),
         " limit ?"
     );
-    session.all(sql, args![back(grace), limit]).await
+    let found = session.all::<Workable>(sql, args![agent, back(grace), limit]).await?;
+    Ok(found.into_iter().map(|chat| ChatId(chat.id)).collect())
 }
 
 /// The agent of a chat that somebody should drive and nobody does.

@@ -410,9 +410,12 @@ impl<'c> Db<'c> {
         }
     }
 
-    /// Whether askback opens and commits by itself.
-    pub(crate) fn is_own(&self) -> bool {
-        matches!(self, Db::Pool(_))
+    /// The pool, where askback opens and commits by itself.
+    pub(crate) fn pool(&self) -> Option<Pool> {
+        match self {
+            Db::Pool(pool) => Some(pool.clone()),
+            Db::Conn(_) => None,
+        }
     }
 
     /// For a single statement.

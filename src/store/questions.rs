@@ -249,7 +249,6 @@ async fn settle_in_one(
 ///
 /// Every read is a locking one: under repeatable read a plain read may show an older snapshot than the lock.
 async fn settle_in_steps(session: &mut Session<'_>, settlement: &Settlement) -> Result<Verdict> {
-    chats::take_write_lock(session).await?;
     let sql = sql!("select ", call_columns!(), " from askback_tool_calls t where t.chat_id = ? and t.id = ? {lock}");
     let Some(record) = session.one::<CallRecord>(sql, args![settlement.chat, settlement.call]).await? else {
         return Ok(Verdict { ruling: Ruling::Gone, ready: false });

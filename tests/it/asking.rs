@@ -201,6 +201,8 @@ tool!(Unanswerable, "unanswerable", Which => bool, |pool, ctx, args| {
         7 => drop(ctx.ask(choice::<String>("Which?", ["a"]).default_answer("b"))?),
         8 => drop(ctx.ask(text("Name?").may_person("a\0b"))?),
         9 => return Err(confirm("").into()),
+        // Deeper than JSON text is read back, nobody could list it.
+        10 => drop(ctx.ask(text("Name?").metadata((0..200).fold(json!(1), |deep, _| json!([deep]))))?),
         _ => return Err(InputRequest::from_json(json!({ "kind": "approve", "prompt": "x" })).unwrap_err().into()),
     }
     note(pool, &ctx, "acted").await?;
@@ -209,7 +211,7 @@ tool!(Unanswerable, "unanswerable", Which => bool, |pool, ctx, args| {
 
 // A4, A6, Q8, case CH1
 async fn what_nobody_could_answer_is_the_calls_error(db: TestDb) {
-    let turn = (0..11).fold(Turn::default(), |turn, n| turn.call("w", "unanswerable", format!("{{\"which\":{n}}}")));
+    let turn = (0..12).fold(Turn::default(), |turn, n| turn.call("w", "unanswerable", format!("{{\"which\":{n}}}")));
     let model = calls_then_done(turn.call("w", "free", "{}"));
     let askback = lab(&db, &model, |setup, pool| setup.tool(Unanswerable(pool.clone())).tool(Free(pool)));
     let chat = db.chat(&askback).await;
@@ -227,13 +229,14 @@ async fn what_nobody_could_answer_is_the_calls_error(db: TestDb) {
         "the default answer",
         "NUL",
         "a confirm question needs a prompt",
+        "could not be read back",
         "is no kind of question",
     ];
     for (n, why) in why.into_iter().enumerate() {
         let result: Value = serde_json::from_str(&read[n].1).unwrap();
         assert!(result["error"].as_str().unwrap().contains(why), "{n}: {result}");
     }
-    assert_eq!(read[11].1, "\"free\"");
+    assert_eq!(read[12].1, "\"free\"");
 }
 
 // A10, case CF5, case CH5, case CH6
@@ -261,9 +264,8 @@ async fn arguments_that_are_no_object_never_run(db: TestDb) {
     // What is an object and does not fit the tool is the tool's error; no rule sees a number that was not sent.
     let turn = turn.call("w", "pay", r#"{"amount":1,"amount":9999}"#).call("w", "pay", r#"{"amount":"5"}"#);
     let model = calls_then_done(turn);
-    let askback = lab(&db, &model, |setup, pool| {
-        setup.tool(Pay(pool.clone())).tool(Gated(pool)).requires_approval(["gated"])
-    });
+    let askback =
+        lab(&db, &model, |setup, pool| setup.tool(Pay(pool.clone())).tool(Gated(pool)).requires_approval(["gated"]));
     let chat = db.chat(&askback).await;
     finish(&chat).await;
     assert_eq!(db.ledger().await, 0);
@@ -303,9 +305,8 @@ tool!(Gated, "gated", Anything => bool, |pool, ctx, args| {
 // A10
 async fn blank_arguments_are_an_empty_object(db: TestDb) {
     let model = calls_then_done(Turn::default().call("", "free", "").call("", "free", " \n\t").call("", "gated", ""));
-    let askback = lab(&db, &model, |setup, pool| {
-        setup.tool(Free(pool.clone())).tool(Gated(pool)).requires_approval(["gated"])
-    });
+    let askback =
+        lab(&db, &model, |setup, pool| setup.tool(Free(pool.clone())).tool(Gated(pool)).requires_approval(["gated"]));
     let chat = db.chat(&askback).await;
     let questions = park(&db, &chat).await;
     assert_eq!(questions[0].request.arguments, Some(json!({})));
@@ -509,9 +510,8 @@ async fn one_key_asked_twice_in_a_run_is_one_question(db: TestDb) {
 async fn siblings_run_and_nothing_goes_to_the_model_during_a_pause(db: TestDb) {
     let turn = [("1", "free"), ("2", "refund"), ("3", "free"), ("4", "exchange"), ("5", "free")];
     let model = calls_then_done(calls(turn));
-    let askback = lab(&db, &model, |setup, pool| {
-        setup.tool(Refund(pool.clone())).tool(Exchange(pool.clone())).tool(Free(pool))
-    });
+    let askback =
+        lab(&db, &model, |setup, pool| setup.tool(Refund(pool.clone())).tool(Exchange(pool.clone())).tool(Free(pool)));
     let chat = db.chat(&askback).await;
     let questions = park(&db, &chat).await;
     assert_eq!(questions.len(), 3);
@@ -678,11 +678,7 @@ async fn a_declined_tool_does_not_run_again_and_its_siblings_are_untouched(db: T
 async fn three_calls_that_ask_have_three_questions(db: TestDb) {
     let model = calls_then_done(calls([("1", "refund"), ("1", "gated"), ("1", "exchange")]));
     let askback = lab(&db, &model, |setup, pool| {
-        setup
-            .tool(Refund(pool.clone()))
-            .tool(Exchange(pool.clone()))
-            .tool(Gated(pool))
-            .requires_approval(["gated"])
+        setup.tool(Refund(pool.clone())).tool(Exchange(pool.clone())).tool(Gated(pool)).requires_approval(["gated"])
     });
     let chat = db.chat(&askback).await;
     park(&db, &chat).await;
@@ -916,7 +912,8 @@ async fn a_decline_is_never_held_to_the_form(db: TestDb) {
     });
     for (n, note) in [None, Some("no"), None].into_iter().enumerate() {
         let (chat, model, questions) = asked(&db, &says).await;
-        for wrong in [json!({}), json!(null), json!({ "name": "x" }), json!({ "output": { "name": "x" } }), json!("x")] {
+        for wrong in [json!({}), json!(null), json!({ "name": "x" }), json!({ "output": { "name": "x" } }), json!("x")]
+        {
             let error = chat.answer(&db.pool, &questions[0].id, wrong.clone(), by()).await.unwrap_err();
             assert_eq!(error.kind(), askback::ErrorKind::Invalid, "{wrong}: {error}");
         }

@@ -9,9 +9,11 @@
 
 mod asking;
 mod driving;
+mod gates;
 mod settling;
 mod storing;
 mod support;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
         if !arguments.list {
             eprintln!("{backend}: {}", if here { "runs" } else { backend.way_out() });
         }
-        for test in [asking::tests(), driving::tests(), settling::tests(), storing::tests()].concat() {
+        for test in [asking::tests(), driving::tests(), settling::tests(), storing::tests(), gates::tests(), verbs::tests()].concat() {
             let trial = Trial::test(format!("{backend}::{}", test.name.trim_start_matches("it::")), move || {
                 let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
                 runtime.block_on(async {
