@@ -39,7 +39,7 @@ function mergeList(mine, fresh) {
   for (const child of [...mine.children]) {
     if (news.has(child.id)) continue;
     if (isTouched(child)) {
-      if (!child.classList.contains("stale")) child.classList.add("stale");
+      child.classList.add("stale");
     } else {
       child.remove();
       sent.delete(child.id);
@@ -85,12 +85,13 @@ async function page(url, options) {
 }
 
 function reached(yes) {
-  document.getElementById("offline").hidden = yes;
+  const banner = document.getElementById("offline");
+  if (banner) banner.hidden = yes;
 }
 
 async function look() {
   const began = epoch;
-  if (!document.hidden && location.pathname.startsWith("/chats/")) {
+  if (!document.hidden) {
     try {
       const doc = await page(location.href);
       // A form was sent meanwhile: what this reply shows may be older than the form's.

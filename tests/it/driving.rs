@@ -32,6 +32,7 @@ tests![
     eight_workers_and_twenty_answers_make_one_continuation,
     an_answer_nobody_was_told_of_is_found,
     an_answer_in_the_very_moment_of_the_question_is_never_lost,
+    an_answer_while_a_sibling_runs_is_seen_by_the_look_after_letting_go,
     a_chat_is_driven_by_one_at_a_time,
     a_stale_driver_cannot_write,
     a_driver_stops_itself_before_its_lease_ends,
@@ -347,6 +348,40 @@ async fn an_answer_in_the_very_moment_of_the_question_is_never_lost(db: TestDb) 
     }
     chats.join_all().await;
     assert_eq!(db.ledger().await, 2 * CHATS as i64);
+}
+
+/// Says that it has begun, and ends when it may.
+struct Sibling(Arc<Semaphore>, Arc<Semaphore>);
+impl Tool for Sibling {
+    const NAME: &str = "sibling";
+    const DESCRIPTION: &str = "Runs beside";
+    type Args = Nothing;
+    type Output = bool;
+    async fn call(&self, _: ToolContext, _: Nothing) -> ToolResult<bool> {
+        self.0.add_permits(1);
+        self.1.acquire().await?.forget();
+        Ok(true)
+    }
+}
+
+// B10, case CB8
+async fn an_answer_while_a_sibling_runs_is_seen_by_the_look_after_letting_go(db: TestDb) {
+    let (began, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let model = calls_then_done(calls([("1", "refund"), ("2", "sibling")]));
+    let (pool, b, g) = (db.pool.clone(), began.clone(), go_on.clone());
+    let askback =
+        db.lab(move || Setup::new(model.clone()).tool(Refund(pool.clone())).tool(Sibling(b.clone(), g.clone())));
+    let chat = db.chat(&askback).await;
+    let driver = chat.clone();
+    let driven = tokio::spawn(async move { driver.complete().await.unwrap() });
+    began.acquire().await.unwrap().forget();
+    eventually(|| async { !chat.pending_questions(&db.pool).await.unwrap().is_empty() }).await;
+    // The driver has the lease, and knows the question as open. Nobody else is told.
+    let question = chat.pending_questions(&db.pool).await.unwrap().remove(0);
+    chat.answer(&db.pool, &question.id, true, By::person("ann")).await.unwrap();
+    go_on.add_permits(1);
+    assert_eq!(driven.await.unwrap(), Outcome::Done);
+    assert_eq!(db.ledger().await, 1);
 }
 
 /// A model that says when it is asked, and answers when it may.

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::support::tools::Refund;
-use crate::support::{Backend, TestDb, calls, calls_then_done, connect};
+use crate::support::{Backend, Lab, LabApp, TestDb, calls, calls_then_done, connect};
 use crate::tests;
 
 tests![
@@ -22,6 +22,7 @@ tests![
     a_missing_schema_is_named,
     answering_takes_two_round_trips,
     listing_takes_one_round_trip,
+    an_answer_and_its_continuation_take_at_most_eleven_statements,
     a_long_chat_is_not_read_to_list_its_questions,
 ];
 
@@ -145,8 +146,27 @@ async fn a_missing_schema_is_named(db: TestDb) {
     db.drop_database().await;
 }
 
-/// Stands between the client and PostgreSQL and counts round trips: the messages after which the client waits.
-async fn counting_proxy(trips: Arc<AtomicUsize>) -> u16 {
+/// What went over the wire to PostgreSQL.
+#[derive(Default)]
+struct Counts {
+    /// Messages after which the client waits for the server.
+    trips: AtomicUsize,
+    /// Statements that were run.
+    statements: AtomicUsize,
+}
+
+impl Counts {
+    fn trips(&self) -> usize {
+        self.trips.load(Ordering::SeqCst)
+    }
+
+    fn statements(&self) -> usize {
+        self.statements.load(Ordering::SeqCst)
+    }
+}
+
+/// Stands between the client and PostgreSQL and counts.
+async fn counting_proxy(counts: Arc<Counts>) -> u16 {
     let server = std::env::var("ASKBACK_TEST_PG").unwrap();
     let server: sqlx::postgres::PgConnectOptions = server.parse().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -159,7 +179,7 @@ async fn counting_proxy(trips: Arc<AtomicUsize>) -> u16 {
             let (mut from_client, mut to_client) = client.into_split();
             let (mut from_server, mut to_server) = server.into_split();
             tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
-            let trips = trips.clone();
+            let counts = counts.clone();
             tokio::spawn(async move {
                 let mut started = false;
                 loop {
@@ -168,8 +188,11 @@ async fn counting_proxy(trips: Arc<AtomicUsize>) -> u16 {
                     let (Some(kind), Ok(length)) = (kind, from_client.read_u32().await) else { return };
                     let mut body = vec![0; length as usize - 4];
                     from_client.read_exact(&mut body).await.unwrap();
-                    if kind == b'S' || kind == b'Q' {
-                        trips.fetch_add(1, Ordering::SeqCst);
+                    if matches!(kind, b'S' | b'Q') {
+                        counts.trips.fetch_add(1, Ordering::SeqCst);
+                    }
+                    if matches!(kind, b'E' | b'Q') {
+                        counts.statements.fetch_add(1, Ordering::SeqCst);
                     }
                     let head = if started { vec![kind] } else { Vec::new() };
                     started = true;
@@ -185,13 +208,13 @@ async fn counting_proxy(trips: Arc<AtomicUsize>) -> u16 {
 }
 
 /// A pool whose round trips are counted, with one connection and no ping before each use.
-async fn counted(db: &TestDb) -> (sqlx::PgPool, Arc<AtomicUsize>) {
-    let trips = Arc::new(AtomicUsize::new(0));
-    let port = counting_proxy(trips.clone()).await;
+async fn counted(db: &TestDb) -> (sqlx::PgPool, Arc<Counts>) {
+    let counts = Arc::new(Counts::default());
+    let port = counting_proxy(counts.clone()).await;
     let options: sqlx::postgres::PgConnectOptions = db.url.parse().unwrap();
     let options = options.host("127.0.0.1").port(port).ssl_mode(sqlx::postgres::PgSslMode::Disable);
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1).test_before_acquire(false);
-    (pool.connect_with(options).await.unwrap(), trips)
+    (pool.connect_with(options).await.unwrap(), counts)
 }
 
 // B1, P1
@@ -199,7 +222,7 @@ async fn answering_takes_two_round_trips(db: TestDb) {
     if db.backend != Backend::Postgres {
         return;
     }
-    let (inner, trips) = counted(&db).await;
+    let (inner, counts) = counted(&db).await;
     let pool = Pool::from(&inner);
     let model = calls_then_done(calls([("1", "refund"), ("2", "refund"), ("3", "refund")]));
     let tools = db.pool.clone();
@@ -210,16 +233,16 @@ async fn answering_takes_two_round_trips(db: TestDb) {
     let by = || By::person("ann");
     // The first prepares the statements on this connection, once for all.
     chat.answer(&pool, &questions[0].id, true, by()).await.unwrap();
-    let before = trips.load(Ordering::SeqCst);
+    let before = counts.trips();
     assert_eq!(chat.answer(&pool, &questions[1].id, true, by()).await.unwrap(), Settled::Recorded);
     // The first reads, so at most the second has a commit to wait for. With a third, which
     // nobody waits for, the driver looks after the connection that went back to the pool.
-    let asked = trips.load(Ordering::SeqCst) - before;
+    let asked = counts.trips() - before;
     assert!((2..=3).contains(&asked), "{asked}");
     let mut conn = inner.acquire().await.unwrap();
-    let before = trips.load(Ordering::SeqCst);
+    let before = counts.trips();
     assert_eq!(chat.answer(&mut conn, &questions[2].id, true, by()).await.unwrap(), Settled::Recorded);
-    assert_eq!(trips.load(Ordering::SeqCst) - before, 2);
+    assert_eq!(counts.trips() - before, 2);
     assert_eq!(chat.complete().await.unwrap(), Outcome::Done);
 }
 
@@ -228,7 +251,7 @@ async fn listing_takes_one_round_trip(db: TestDb) {
     if db.backend != Backend::Postgres {
         return;
     }
-    let (pool, trips) = counted(&db).await;
+    let (pool, counts) = counted(&db).await;
     let model = calls_then_done(calls([("1", "refund"), ("2", "refund")]));
     let tools = db.pool.clone();
     let askback = db.lab(move || Setup::new(model.clone()).tool(Refund(tools.clone())));
@@ -236,12 +259,37 @@ async fn listing_takes_one_round_trip(db: TestDb) {
     chat.complete().await.unwrap();
     let mut conn = pool.acquire().await.unwrap();
     for round in 0..3 {
-        let before = trips.load(Ordering::SeqCst);
+        let before = counts.trips();
         assert_eq!(chat.pending_questions(&mut conn).await.unwrap().len(), 2);
         // The first time the statement is prepared as well.
         let expected = if round == 0 { 2 } else { 1 };
-        assert_eq!(trips.load(Ordering::SeqCst) - before, expected);
+        assert_eq!(counts.trips() - before, expected);
     }
+}
+
+// P3
+async fn an_answer_and_its_continuation_take_at_most_eleven_statements(db: TestDb) {
+    if db.backend != Backend::Postgres {
+        return;
+    }
+    let (inner, counts) = counted(&db).await;
+    let model = calls_then_done(calls([("1", "refund")]));
+    let tools = db.pool.clone();
+    // A lease so long that no renewal falls into the count.
+    let askback = askback::Askback::new(&inner)
+        .lease(Duration::from_secs(600))
+        .agent::<Lab>(LabApp { setup: Arc::new(move || Setup::new(model.clone()).tool(Refund(tools.clone()))) });
+    let chat = db.chat(&askback).await;
+    chat.complete().await.unwrap();
+    let question = chat.pending_questions(&db.pool).await.unwrap().remove(0);
+    let before = counts.statements();
+    // The answer on a connection, so that no wake-up is counted.
+    let mut conn = inner.acquire().await.unwrap();
+    chat.answer(&mut conn, &question.id, true, By::person("ann")).await.unwrap();
+    drop(conn);
+    assert_eq!(chat.complete().await.unwrap(), Outcome::Done);
+    // Two for the answer; the lease, three to load, the mark, the result, the last turn with the lease, and the look after it.
+    assert_eq!(counts.statements() - before, 10);
 }
 
 // B2, P2
