@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::support::child::spawn;
 use crate::support::tools::{Free, Nothing, Refund, SlowAsk, SlowFail, SlowRetry};
-use crate::support::{Lab, LabApp, TestDb, calls, calls_then_done, connect};
+use crate::support::{Backend, Lab, LabApp, TestDb, calls, calls_then_done, connect};
 use crate::tests;
 
 tests![
@@ -33,6 +33,8 @@ tests![
     an_answer_nobody_was_told_of_is_found,
     an_answer_in_the_very_moment_of_the_question_is_never_lost,
     an_answer_while_a_sibling_runs_is_seen_by_the_look_after_letting_go,
+    a_wake_up_needs_no_look,
+    a_wake_up_reaches_other_processes,
     a_chat_is_driven_by_one_at_a_time,
     a_stale_driver_cannot_write,
     a_driver_stops_itself_before_its_lease_ends,
@@ -96,7 +98,8 @@ pub async fn child(role: &str) {
         }
         "work" => {
             println!("working");
-            let worker = Worker::new(askback).poll_every(Duration::from_millis(100));
+            let every = std::env::var("ASKBACK_TEST_POLL_MS").map_or(100, |ms| ms.parse().unwrap());
+            let worker = Worker::new(askback).poll_every(Duration::from_millis(every));
             worker.run_until(std::future::pending()).await.unwrap();
         }
         other => panic!("no such role: {other}"),
@@ -382,6 +385,45 @@ async fn an_answer_while_a_sibling_runs_is_seen_by_the_look_after_letting_go(db:
     go_on.add_permits(1);
     assert_eq!(driven.await.unwrap(), Outcome::Done);
     assert_eq!(db.ledger().await, 1);
+}
+
+/// Speaks, waits for the question, answers; a worker that hardly ever looks does the rest.
+async fn woken_by(askback: &Askback, db: &TestDb) {
+    let chat = askback.start(&db.pool, &Lab {}, "carl").await.unwrap();
+    chat.say(&db.pool, "please").await.unwrap();
+    eventually(|| async { !chat.pending_questions(&db.pool).await.unwrap().is_empty() }).await;
+    let question = chat.pending_questions(&db.pool).await.unwrap().remove(0);
+    chat.answer(&db.pool, &question.id, true, By::person("ann")).await.unwrap();
+    until_done(db, &chat).await;
+}
+
+// B10
+async fn a_wake_up_needs_no_look(db: TestDb) {
+    let model = calls_then_done(calls([("1", "refund")]));
+    let pool = db.pool.clone();
+    let askback = db.lab(move || Setup::new(model.clone()).tool(Refund(pool.clone())));
+    let (stop, stopping) = (Arc::new(Semaphore::new(0)), askback.clone());
+    let stopped = stop.clone();
+    let worker = tokio::spawn(async move {
+        let worker = Worker::new(stopping).poll_every(Duration::from_secs(3600));
+        worker.run_until(async { drop(stopped.acquire().await) }).await
+    });
+    woken_by(&askback, &db).await;
+    stop.close();
+    worker.await.unwrap().unwrap();
+}
+
+// B10
+async fn a_wake_up_reaches_other_processes(db: TestDb) {
+    // Elsewhere the worker of another process looks.
+    let seldom = if db.backend == Backend::Postgres { "3600000" } else { "100" };
+    let mut works = process(&db, "work", &[("ASKBACK_TEST_POLL_MS", seldom)]);
+    assert_eq!(works.line(), "working");
+    // Its first look may come before the chat, and its ears may open after: that is one look more, and no other.
+    woken_by(&db.askback(), &db).await;
+    woken_by(&db.askback(), &db).await;
+    works.kill();
+    assert_eq!(db.ledger().await, 2);
 }
 
 /// A model that says when it is asked, and answers when it may.

@@ -10,6 +10,7 @@
 mod asking;
 mod driving;
 mod gates;
+mod models;
 mod settling;
 mod storing;
 mod support;
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
             eprintln!("{backend}: {}", if here { "runs" } else { backend.way_out() });
         }
         for test in
-            [asking::tests(), driving::tests(), settling::tests(), storing::tests(), gates::tests(), verbs::tests()]
+            [asking::tests(), driving::tests(), settling::tests(), storing::tests(), gates::tests(), models::tests(), verbs::tests()]
                 .concat()
         {
             let trial = Trial::test(format!("{backend}::{}", test.name.trim_start_matches("it::")), move || {
