@@ -87,11 +87,10 @@ async fn answer_raw(pool: &PgPool, chat: &Chat, question: &QuestionId) {
     const SETTLE: &str = include_str!("../src/store/settle_postgres.sql");
     let mut conn = pool.acquire().await.unwrap();
     let call = sqlx::query(
-        "select m.id as message_id, t.id, t.message_position, t.position, t.wire_id, t.name, t.arguments,
+        "select t.id, t.message_id, t.message_position, t.position, t.wire_id, t.name, t.arguments,
                 t.raw_arguments, t.approval, t.questions, t.state, t.result, t.result_kind, t.run_token, t.attempts,
                 t.updated_at
            from askback_tool_calls t
-           join askback_messages m on m.chat_id = t.chat_id and m.position = t.message_position
           where t.chat_id = $1 and t.id = $2",
     )
     .bind(chat.id().0)

@@ -60,7 +60,7 @@ async fn medians(pool: &PgPool, chats: &[(Chat, QuestionId)]) -> (f64, f64) {
 
 async fn list_raw(pool: &PgPool, chat: &Chat) {
     let rows = sqlx::query(
-        "select t.id, t.message_position, t.name, t.arguments, t.questions
+        "select t.id, t.message_id, t.message_position, t.name, t.arguments, t.questions
            from askback_tool_calls t
           where t.chat_id = $1 and t.state = 'waiting' and t.result_kind is null
           order by t.message_position, t.position",

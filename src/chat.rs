@@ -261,7 +261,7 @@ impl Chat {
         if !held.is_own() {
             chats::take_write_lock(&mut held.session()).await.map_err(doing)?;
         }
-        let (call, message) = self.read_call(&mut held, question).await.map_err(doing)?;
+        let call = self.read_call(&mut held, question).await.map_err(doing)?;
         let found = call.questions.iter().enumerate().rev().find(|(_, asked)| asked.key == question.key());
         let Some((index, asked)) = found else { return Err(doing(self.no_question(question))) };
         let act = match reply.checked(&asked.request().map_err(doing)?) {
@@ -302,15 +302,15 @@ impl Chat {
             }
             Ruling::Gone => Err(doing(self.no_question(question))),
             Ruling::Changed => {
-                let (call, _) = self.read_call(&mut held, question).await.map_err(doing)?;
+                let call = self.read_call(&mut held, question).await.map_err(doing)?;
                 let newest = call.questions.iter().rev().find(|asked| asked.key == question.key());
                 let Some(newest) = newest else { return Err(doing(self.no_question(question))) };
-                Ok(Settled::Changed(Box::new(newest.question(self.id, message, &call)?)))
+                Ok(Settled::Changed(Box::new(newest.question(self.id, &call)?)))
             }
         }
     }
 
-    async fn read_call(&self, held: &mut Held<'_>, question: &QuestionId) -> Result<(ToolCall, MessageId)> {
+    async fn read_call(&self, held: &mut Held<'_>, question: &QuestionId) -> Result<ToolCall> {
         let call = questions::call(&mut held.session(), self.id, question.call()).await?;
         call.ok_or_else(|| self.no_question(question))
     }

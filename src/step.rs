@@ -161,3 +161,116 @@ pub fn next(transcript: &Transcript, max_tool_turns: i64) -> Step {
         Some(_) => Step::CallModel,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::MessageId;
+    use crate::tool_call::ResultKind;
+
+    fn call(message_position: i64, position: i64, state: CallState) -> ToolCall {
+        ToolCall {
+            id: ToolCallId::new(),
+            message: crate::id::MessageId::new(),
+            message_position,
+            position,
+            wire_id: "w".into(),
+            name: "tool".into(),
+            arguments: Some("{}".into()),
+            raw_arguments: None,
+            gate: None,
+            questions: Vec::new(),
+            state,
+            result: (state == CallState::Done).then(|| "null".into()),
+            result_kind: (state == CallState::Done).then_some(ResultKind::Value),
+            run_token: None,
+            attempts: 0,
+            updated_at: DateTime::UNIX_EPOCH,
+        }
+    }
+
+    /// A chat of these messages; the numbers are calls of the last turn, by their states.
+    fn chat(roles: &[Role], states: &[CallState], tool_turns: i64, cancelled: bool) -> Transcript {
+        let row = ChatRow {
+            id: ChatId::new(),
+            tenant: String::new(),
+            agent: "lab".into(),
+            action: String::new(),
+            arguments: "{}".into(),
+            actor: "carl".into(),
+            generation: 3,
+            tool_turns,
+            tool_choice_cleared: false,
+            state: ChatState::Ready,
+            next_position: roles.len() as i64,
+            lease_token: None,
+            lease_until: None,
+            cancel_generation: Some(if cancelled { 3 } else { 2 }),
+            failures: 0,
+            not_before: None,
+            last_error: None,
+            metadata: None,
+            created_at: DateTime::UNIX_EPOCH,
+            updated_at: DateTime::UNIX_EPOCH,
+            read_at: DateTime::UNIX_EPOCH,
+        };
+        let message = |(position, role): (i64, &Role)| Message {
+            id: MessageId::new(),
+            position,
+            role: *role,
+            content: "x".into(),
+            items: None,
+            service: None,
+            api: None,
+            model: None,
+            finish_reason: None,
+            created_at: DateTime::UNIX_EPOCH,
+        };
+        let last = roles.len() as i64 - 1;
+        let calls = (0..).zip(states).map(|(at, state)| call(last, at, *state)).collect();
+        Transcript { chat: row, messages: (0..).zip(roles).map(message).collect(), calls }
+    }
+
+    // Q14, A16, A20, A47, Q17
+    #[test]
+    fn the_rows_alone_say_what_comes_next() {
+        use CallState::{Done, Ready, Running, Waiting};
+        use Role::{Assistant, User};
+        let turn: &[Role] = &[User, Assistant];
+        // Messages, calls of the last one, turns so far, cancelled; then what comes, with the calls that can run.
+        type Case<'a> = (&'a [Role], &'a [CallState], i64, bool, Step, &'a [usize]);
+        let cases: [Case<'_>; 15] = [
+            (&[], &[], 0, false, Step::Done, &[]),
+            (&[User], &[], 0, false, Step::CallModel, &[]),
+            (&[User, User], &[], 0, false, Step::CallModel, &[]),
+            (&[User], &[], 0, true, Step::Done, &[]),
+            (turn, &[], 0, false, Step::Done, &[]),
+            (turn, &[Done], 1, false, Step::CallModel, &[]),
+            (turn, &[Done, Done], 2, false, Step::CallModel, &[]),
+            (turn, &[Done, Done], 3, false, Step::Capped, &[]),
+            (turn, &[Done], 1, true, Step::Done, &[]),
+            (turn, &[Waiting], 1, false, Step::Wait, &[]),
+            (turn, &[Done, Waiting], 3, false, Step::Wait, &[]),
+            (turn, &[Ready, Waiting, Running, Done], 1, false, Step::RunCalls(Vec::new()), &[0, 2]),
+            (turn, &[Ready], 3, false, Step::RunCalls(Vec::new()), &[0]),
+            (turn, &[Waiting, Running], 1, true, Step::RunCalls(Vec::new()), &[1]),
+            (&[User, Assistant, User], &[], 1, false, Step::CallModel, &[]),
+        ];
+        for (at, (roles, states, tool_turns, cancelled, expected, runnable)) in cases.into_iter().enumerate() {
+            let transcript = chat(roles, states, tool_turns, cancelled);
+            let expected = match expected {
+                Step::RunCalls(_) => Step::RunCalls(runnable.iter().map(|n| transcript.calls[*n].id).collect()),
+                other => other,
+            };
+            assert_eq!(next(&transcript, 2), expected, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_message_has_the_calls_of_its_own_turn() {
+        let mut transcript = chat(&[Role::User, Role::Assistant, Role::Assistant, Role::Assistant], &[], 0, false);
+        transcript.calls = [(1, 0), (1, 1), (3, 0)].map(|(turn, at)| call(turn, at, CallState::Done)).to_vec();
+        let counts: Vec<_> = transcript.messages.iter().map(|message| transcript.calls_of(message).len()).collect();
+        assert_eq!(counts, [0, 2, 0, 1]);
+    }
+}

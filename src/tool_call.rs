@@ -98,7 +98,9 @@ impl Gate {
 pub struct ToolCall {
     /// Its id: ours, unique.
     pub id: ToolCallId,
-    /// The position of the turn that made it.
+    /// The turn that made it.
+    pub message: MessageId,
+    /// The position of that turn in the chat.
     pub message_position: i64,
     /// Its place in the turn, from 0.
     pub position: i64,
@@ -135,8 +137,8 @@ impl ToolCall {
     }
 
     /// Every question of the call, decided ones included.
-    pub(crate) fn questions(&self, chat: ChatId, message: MessageId) -> Result<Vec<Question>> {
-        self.questions.iter().map(|asked| asked.question(chat, message, self)).collect()
+    pub(crate) fn questions(&self, chat: ChatId) -> Result<Vec<Question>> {
+        self.questions.iter().map(|asked| asked.question(chat, self)).collect()
     }
 
     /// The first decline of a question of this call: the tool must not run (again).
@@ -260,7 +262,7 @@ impl Asked {
         Ok(request)
     }
 
-    pub(crate) fn question(&self, chat: ChatId, message: MessageId, call: &ToolCall) -> Result<Question> {
+    pub(crate) fn question(&self, chat: ChatId, call: &ToolCall) -> Result<Question> {
         let mut request = self.request()?;
         request.tool_call_id = Some(call.id.to_string());
         request.tool_name = Some(call.name.clone());
@@ -271,7 +273,7 @@ impl Asked {
         let id = QuestionId::new(call.id, self.key.as_str());
         Ok(Question {
             chat,
-            message,
+            message: call.message,
             request,
             digest: self.digest.clone(),
             round: self.round,
@@ -327,4 +329,164 @@ pub(crate) fn declined_result(note: Option<&str>) -> String {
 /// An error as the model reads it.
 pub(crate) fn error_result(message: &str) -> String {
     format!(r#"{{"error":{}}}"#, Value::from(message))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::question::{choice, text};
+
+    fn call(arguments: Option<&str>) -> ToolCall {
+        ToolCall {
+            id: ToolCallId::new(),
+            message: MessageId::new(),
+            message_position: 1,
+            position: 0,
+            wire_id: "w".into(),
+            name: "pay".into(),
+            arguments: arguments.map(str::to_owned),
+            raw_arguments: arguments.is_none().then(|| "[1".to_owned()),
+            gate: None,
+            questions: Vec::new(),
+            state: CallState::Waiting,
+            result: None,
+            result_kind: None,
+            run_token: None,
+            attempts: 0,
+            updated_at: DateTime::UNIX_EPOCH,
+        }
+    }
+
+    fn decided(mut asked: Asked, decision: Verb, value: Option<&str>) -> Asked {
+        asked.decision = Some(Recorded {
+            decision,
+            value: value.map(str::to_owned),
+            by: "person:ann".into(),
+            at_us: 1_700_000_000_000_000,
+            idem: Some("k".into()),
+            note: Some("\"why\"".into()),
+            via: None,
+        });
+        asked
+    }
+
+    // A39, A21
+    #[test]
+    fn the_model_reads_these_very_bytes() {
+        assert_eq!(declined_result(None), r#"{"error":"declined by user"}"#);
+        assert_eq!(declined_result(Some("a \"b\"\né\0")), r#"{"error":"declined by user","note":"a \"b\"\né\u0000"}"#);
+        assert_eq!(declined_result(Some("")), r#"{"error":"declined by user","note":""}"#);
+        assert_eq!(error_result("\"\n"), r#"{"error":"\"\n"}"#);
+    }
+
+    // A41
+    #[test]
+    fn the_gate_asks_by_the_tools_name() {
+        let request = approval_request("pay");
+        assert_eq!((request.kind, request.prompt.as_str()), (Kind::Approval, "Allow pay to run?"));
+        assert_eq!(request.metadata, json!({ "approval": true }));
+    }
+
+    // Q5, B5
+    #[test]
+    fn the_latest_approval_says_with_what_a_call_runs() {
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        let deep_edit = format!(r#"{{"arguments":{{"a":{deep}}}}}"#);
+        let deep_runs = format!(r#"{{"a":{deep}}}"#);
+        let own = r#"{"amount": 5}"#;
+        let cases = [
+            (vec![], own),
+            (vec![(Verb::Accept, Some("true"))], own),
+            (vec![(Verb::Accept, Some(r#"{"arguments":{"b":1,"a":2.0}}"#))], r#"{"b":1,"a":2.0}"#),
+            // Whatever was put in place of the arguments is what runs, or fails to.
+            (vec![(Verb::Accept, Some(deep_edit.as_str()))], deep_runs.as_str()),
+            (vec![(Verb::Decline, None)], own),
+            (vec![(Verb::Accept, Some(r#"{"arguments":{"n":1}}"#)), (Verb::Accept, Some("true"))], own),
+            (vec![(Verb::Accept, Some("true")), (Verb::Accept, Some(r#"{"arguments":{"n":1}}"#))], r#"{"n":1}"#),
+        ];
+        for (decisions, runs) in cases {
+            let mut call = call(Some(own));
+            for (verb, value) in decisions {
+                let asked = call.ask("", &approval_request("pay"), Utc::now()).unwrap();
+                call.questions.push(decided(asked, verb, value));
+            }
+            // An answer to the tool's own question is never an edit.
+            let asked = call.ask("1", text("x").request(), Utc::now()).unwrap();
+            call.questions.push(decided(asked, Verb::Accept, Some(r#"{"arguments":{"own":1}}"#)));
+            assert_eq!(call.effective_arguments().as_deref(), Some(runs));
+        }
+        assert_eq!(call(None).effective_arguments(), None);
+    }
+
+    // A14, B5
+    #[test]
+    fn each_asking_of_a_key_has_a_round_and_a_digest_of_its_own() {
+        let mut call = call(Some("{}"));
+        let request = text("x").request;
+        let mut digests = Vec::new();
+        for round in 0..3 {
+            let asked = call.ask("k", &request, Utc::now()).unwrap();
+            assert_eq!(asked.round, round);
+            digests.push(asked.digest.clone());
+            call.questions.push(asked);
+        }
+        assert_eq!(call.ask("other", &request, Utc::now()).unwrap().round, 0);
+        digests.sort();
+        digests.dedup();
+        assert_eq!(digests.len(), 3);
+    }
+
+    // A7, A8, case CH1, case CH3
+    #[test]
+    fn a_question_comes_back_from_its_row_as_it_was_asked() {
+        let ask = choice::<Value>("Pick\0 é🙂", [("a\0", "label\0"), ("b", "\u{2028}")]).key("k");
+        let ask = ask.metadata(json!({ "m\0": ["\0", 1.5] })).schema(json!("\0")).may_person("ann");
+        let mut request = ask.expires_in(Duration::from_secs(60)).default_answer("b").request;
+        request.tool_name = Some("bank".into());
+        let call = call(Some(r#"{"a":"\u0000"}"#));
+        let asked = decided(call.ask("k", &request, Utc::now()).unwrap(), Verb::Accept, Some(r#""a\u0000""#));
+        // No NUL for `jsonb` to refuse: every text from outside is JSON text in a string.
+        let row = serde_json::to_string(&asked).unwrap();
+        assert!(!row.replace(r"\\u0000", "").contains(r"\u0000"), "{row}");
+        let back: Asked = serde_json::from_str(&row).unwrap();
+        assert_eq!(back, asked);
+        request.tool_name = None;
+        assert_eq!(back.request().unwrap(), request);
+        assert_eq!(back.answer(), Some(json!("a\0")));
+        let question = back.question(ChatId::new(), &call).unwrap();
+        assert_eq!(question.request.tool_name.as_deref(), Some("pay"));
+        assert_eq!(question.request.arguments, Some(json!({ "a": "\0" })));
+        assert_eq!(question.expires_at.unwrap() - question.asked_at, chrono::TimeDelta::seconds(60));
+        let decision = question.decision.unwrap();
+        assert_eq!((decision.value, decision.note.as_deref()), (Some(json!("a\0")), Some("\"why\"")));
+        assert_eq!((decision.by, decision.question), (Who::Person("ann".into()), question.id));
+    }
+
+    // A10
+    #[test]
+    fn a_call_without_an_object_shows_what_was_sent() {
+        let call = call(None);
+        let asked = call.ask("", &approval_request("pay"), Utc::now()).unwrap();
+        let question = asked.question(ChatId::new(), &call).unwrap();
+        assert_eq!(question.request.arguments, Some(json!("[1")));
+    }
+
+    // case CH3
+    #[test]
+    fn a_row_that_holds_something_else_is_an_error_and_no_panic() {
+        let good = call(Some("{}")).ask("k", text("x").request(), Utc::now()).unwrap();
+        for ask in ["", "null", "[]", "{}", r#"{"kind":"approve","prompt":"x"}"#, r#"{"__type__":"os.system"}"#] {
+            let bad = Asked { ask: ask.into(), ..good.clone() };
+            assert_eq!(bad.request().unwrap_err().kind(), ErrorKind::Database, "{ask}");
+        }
+        let bad = Asked { asked_us: i64::MAX, ..good.clone() };
+        assert!(bad.question(ChatId::new(), &call(None)).is_err());
+        let backwards = Asked { expires_us: Some(0), ..good };
+        assert_eq!(backwards.request().unwrap().expires_in, Some(0));
+    }
 }

@@ -26,10 +26,6 @@ pub(crate) fn new_turn(transcript: &Transcript, setup: &Setup, turn: Turn, now: 
         Some(ToolChoice::Tool(name)) => turn.calls.iter().any(|call| call.name == *name),
         _ => false,
     };
-    let mut calls = Vec::with_capacity(turn.calls.len());
-    for (at, call) in (0..).zip(&turn.calls) {
-        calls.push(new_call(setup, call, position, at, capped, now)?);
-    }
     let message = Message {
         id: MessageId::new(),
         position,
@@ -42,6 +38,10 @@ pub(crate) fn new_turn(transcript: &Transcript, setup: &Setup, turn: Turn, now: 
         finish_reason: turn.finish_reason.map(|reason| cut(&reason.replace('\0', "\u{fffd}"))),
         created_at: now,
     };
+    let mut calls = Vec::with_capacity(turn.calls.len());
+    for (at, call) in (0..).zip(&turn.calls) {
+        calls.push(new_call(setup, call, &message, at, capped)?);
+    }
     Ok(NewTurn {
         message,
         last: calls.is_empty(),
@@ -52,17 +52,12 @@ pub(crate) fn new_turn(transcript: &Transcript, setup: &Setup, turn: Turn, now: 
     })
 }
 
-fn new_call(
-    setup: &Setup,
-    call: &TurnCall,
-    message_position: i64,
-    position: i64,
-    capped: bool,
-    now: DateTime<Utc>,
-) -> Result<ToolCall> {
+fn new_call(setup: &Setup, call: &TurnCall, message: &Message, position: i64, capped: bool) -> Result<ToolCall> {
+    let now = message.created_at;
     let mut row = ToolCall {
         id: ToolCallId::new(),
-        message_position,
+        message: message.id,
+        message_position: message.position,
         position,
         wire_id: call.wire_id.replace('\0', "\u{fffd}"),
         name: cut(&call.name.replace('\0', "\u{fffd}")),

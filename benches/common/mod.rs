@@ -56,13 +56,13 @@ pub(crate) async fn waiting(pool: &PgPool, askback: &Askback, chats: usize, mess
                  m as (insert into askback_messages (chat_id, position, id, role, content, created_at)
                        select c.id, n, gen_random_uuid(), case when n % 2 = 0 then 'user' else 'assistant' end,
                               repeat('words and ', 20), now() from c, generate_series(0, $3 - 1) n),
-                 d as (insert into askback_tool_calls (chat_id, message_position, position, id, wire_id, name, arguments,
+                 d as (insert into askback_tool_calls (chat_id, message_id, message_position, position, id, wire_id, name, arguments,
                               state, result, result_kind, created_at, updated_at)
-                       select c.id, n, 0, gen_random_uuid(), 'w', 'look_up', '{}', 'done', '1', 'value', now(), now()
+                       select c.id, gen_random_uuid(), n, 0, gen_random_uuid(), 'w', 'look_up', '{}', 'done', '1', 'value', now(), now()
                          from c, generate_series(1, $3 - 3, 2) n)
-            insert into askback_tool_calls (chat_id, message_position, position, id, wire_id, name, arguments, approval,
+            insert into askback_tool_calls (chat_id, message_id, message_position, position, id, wire_id, name, arguments, approval,
                    questions, open_count, state, created_at, updated_at)
-            select c.id, $3 - 1, 0, $2, 'w', 'refund', '{\"order\":\"A-1\",\"cents\":4200}', 'pending', $4::text::jsonb, 1,
+            select c.id, gen_random_uuid(), $3 - 1, 0, $2, 'w', 'refund', '{\"order\":\"A-1\",\"cents\":4200}', 'pending', $4::text::jsonb, 1,
                    'waiting', now(), now() from c";
         sqlx::query(history)
             .bind(chat)

@@ -57,7 +57,8 @@ create table if not exists askback_messages (
 
 create table if not exists askback_tool_calls (
     chat_id             binary(16)   not null,                 -- the chat
-    message_position    bigint       not null,                 -- the turn that made the call
+    message_id          binary(16)   not null,                 -- the turn that made the call
+    message_position    bigint       not null,                 -- and its place in the chat
     position            bigint       not null,                 -- its place in the turn, from 0
     id                  binary(16)   not null,                 -- UUIDv7; what questions, results and the API name
     wire_id             longtext     not null,                 -- the provider's id, unique nowhere

@@ -54,7 +54,8 @@ create table if not exists askback_messages (
 
 create table if not exists askback_tool_calls (
     chat_id          uuid        not null,                  -- the chat
-    message_position bigint      not null,                  -- the turn that made the call
+    message_id       uuid        not null,                  -- the turn that made the call
+    message_position bigint      not null,                  -- and its place in the chat
     position         bigint      not null,                  -- its place in the turn, from 0
     id               uuid        not null,                  -- UUIDv7; what questions, results and the API name
     wire_id          text        not null,                  -- the provider's id, unique nowhere

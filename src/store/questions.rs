@@ -38,11 +38,10 @@ struct ListedCall {
 /// A chat that waits for nobody gives one row without a call, a chat that does not exist none.
 pub(crate) async fn pending(session: &mut Session<'_>, chat: ChatId) -> Result<Vec<Question>> {
     let sql = sql!(
-        "select m.id as message_id, t.id as call_id, t.message_position, t.position, t.name, t.arguments,
+        "select t.message_id, t.id as call_id, t.message_position, t.position, t.name, t.arguments,
                 t.raw_arguments, t.questions, t.updated_at
            from askback_chats c
            left join askback_tool_calls t on t.chat_id = c.id and t.state = 'waiting' and t.result_kind is null
-           left join askback_messages m on m.chat_id = t.chat_id and m.position = t.message_position
           where c.id = ?
           order by t.message_position, t.position"
     );
@@ -55,6 +54,7 @@ pub(crate) async fn pending(session: &mut Session<'_>, chat: ChatId) -> Result<V
         let (Some(id), Some(message)) = (row.call_id, row.message_id) else { continue };
         let call = ToolCall {
             id: ToolCallId(id),
+            message: MessageId(message),
             message_position: row.message_position.unwrap_or_default(),
             position: row.position.unwrap_or_default(),
             wire_id: String::new(),
@@ -70,33 +70,16 @@ pub(crate) async fn pending(session: &mut Session<'_>, chat: ChatId) -> Result<V
             attempts: 0,
             updated_at: row.updated_at.unwrap_or_default(),
         };
-        let all = call.questions(chat, MessageId(message))?;
+        let all = call.questions(chat)?;
         questions.extend(all.into_iter().filter(|question| question.decision.is_none()));
     }
     Ok(questions)
 }
 
-/// A call with the id of the turn that made it, as it stands now.
-pub(crate) async fn call(
-    session: &mut Session<'_>,
-    chat: ChatId,
-    call: ToolCallId,
-) -> Result<Option<(ToolCall, MessageId)>> {
-    #[derive(FromRow)]
-    struct Joined {
-        message_id: Uuid,
-        #[sqlx(flatten)]
-        call: CallRecord,
-    }
-    let sql = sql!(
-        "select m.id as message_id, ",
-        call_columns!(),
-        " from askback_tool_calls t
-           join askback_messages m on m.chat_id = t.chat_id and m.position = t.message_position
-          where t.chat_id = ? and t.id = ?"
-    );
-    let row = session.one::<Joined>(sql, args![chat, call]).await?;
-    row.map(|row| Ok((row.call.call()?, MessageId(row.message_id)))).transpose()
+/// A call, as it stands now.
+pub(crate) async fn call(session: &mut Session<'_>, chat: ChatId, call: ToolCallId) -> Result<Option<ToolCall>> {
+    let sql = sql!("select ", call_columns!(), " from askback_tool_calls t where t.chat_id = ? and t.id = ?");
+    session.one::<CallRecord>(sql, args![chat, call]).await?.map(CallRecord::call).transpose()
 }
 
 /// What is to be recorded on a question.

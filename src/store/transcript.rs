@@ -57,7 +57,7 @@ impl MessageRecord {
 /// The columns of a [`CallRecord`], of a table named `t`.
 macro_rules! call_columns {
     () => {
-        "t.id, t.message_position, t.position, t.wire_id, t.name, t.arguments, t.raw_arguments, t.approval, \
+        "t.id, t.message_id, t.message_position, t.position, t.wire_id, t.name, t.arguments, t.raw_arguments, t.approval, \
          t.questions, t.state, t.result, t.result_kind, t.run_token, t.attempts, t.updated_at"
     };
 }
@@ -66,6 +66,7 @@ pub(crate) use call_columns;
 #[derive(FromRow)]
 pub(crate) struct CallRecord {
     id: Uuid,
+    message_id: Uuid,
     message_position: i64,
     position: i64,
     wire_id: String,
@@ -112,6 +113,7 @@ impl CallRecord {
         let raw = |text: String| serde_json::from_str(&text).unwrap_or(text);
         Ok(ToolCall {
             id: ToolCallId(id),
+            message: MessageId(self.message_id),
             message_position: self.message_position,
             position: self.position,
             wire_id: self.wire_id,
@@ -225,9 +227,9 @@ pub(crate) async fn append(session: &mut Session<'_>, fence: Fence, turn: &NewTu
                      select f.id, ?, ?, 'assistant', ?, ?, ?, ?, ?, ?, {now} from f),
                  k as (
                      insert into askback_tool_calls
-                            (chat_id, message_position, position, id, wire_id, name, arguments, raw_arguments, approval,
+                            (chat_id, message_id, message_position, position, id, wire_id, name, arguments, raw_arguments, approval,
                              questions, open_count, state, result, result_kind, created_at, updated_at)
-                     select f.id, ?, k.position, k.id, k.wire_id, k.name, k.arguments, k.raw_arguments, k.approval,
+                     select f.id, ?, ?, k.position, k.id, k.wire_id, k.name, k.arguments, k.raw_arguments, k.approval,
                             k.questions::jsonb, k.open_count, k.state, k.result, k.result_kind, {now}, {now}
                        from f, unnest(?::uuid[], ?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[], ?::text[],
                                       ?::text[], ?::bigint[], ?::text[], ?::text[], ?::text[])
@@ -243,7 +245,7 @@ pub(crate) async fn append(session: &mut Session<'_>, fence: Fence, turn: &NewTu
             let raw: Vec<Option<String>> = calls.iter().map(raw_json).collect();
             let mut args = fenced;
             args.extend(args![message.position, message.id, &message.content, message.items.as_deref()]);
-            args.extend(args![service, api, model, message.finish_reason.as_deref(), message.position]);
+            args.extend(args![service, api, model, message.finish_reason.as_deref(), message.id, message.position]);
             args.extend(args![
                 calls.iter().map(|c| c.id.0).collect::<Vec<_>>(),
                 calls.iter().map(|c| c.position).collect::<Vec<_>>(),
@@ -278,11 +280,12 @@ pub(crate) async fn append(session: &mut Session<'_>, fence: Fence, turn: &NewTu
             for call in &turn.calls {
                 let sql = sql!(
                     "insert into askback_tool_calls
-                            (chat_id, message_position, position, id, wire_id, name, arguments, raw_arguments, approval,
+                            (chat_id, message_id, message_position, position, id, wire_id, name, arguments, raw_arguments, approval,
                              questions, open_count, state, result, result_kind, created_at, updated_at)
-                     values (?, ?, ?, ?, ?, ?, ?, ?, ?, {json}, ?, ?, ?, ?, {now}, {now})"
+                     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {json}, ?, ?, ?, ?, {now}, {now})"
                 );
-                let mut args = args![fence.chat, message.position, call.position, call.id, &call.wire_id, &call.name];
+                let mut args = args![fence.chat, message.id, message.position, call.position, call.id];
+                args.extend(args![&call.wire_id, &call.name]);
                 args.extend(args![call.arguments.as_deref(), raw_json(call), call.gate.map(Gate::as_str)]);
                 args.extend(args![questions_json(call)?, open_count(call), call.state.as_str()]);
                 args.extend(args![call.result.as_deref(), call.result_kind.map(ResultKind::as_str)]);

@@ -36,9 +36,16 @@ fn main() -> ExitCode {
         if !arguments.list {
             eprintln!("{backend}: {}", if here { "runs" } else { backend.way_out() });
         }
-        for test in
-            [asking::tests(), driving::tests(), settling::tests(), storing::tests(), gates::tests(), models::tests(), verbs::tests()]
-                .concat()
+        for test in [
+            asking::tests(),
+            driving::tests(),
+            settling::tests(),
+            storing::tests(),
+            gates::tests(),
+            models::tests(),
+            verbs::tests(),
+        ]
+        .concat()
         {
             let trial = Trial::test(format!("{backend}::{}", test.name.trim_start_matches("it::")), move || {
                 let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;

@@ -306,9 +306,9 @@ async fn a_long_chat_is_not_read_to_list_its_questions(db: TestDb) {
     ))
     .await;
     db.exec(&format!(
-        "insert into askback_tool_calls (chat_id, message_position, position, id, wire_id, name, arguments, state,
+        "insert into askback_tool_calls (chat_id, message_id, message_position, position, id, wire_id, name, arguments, state,
                 result, result_kind, created_at, updated_at)
-         select {id}, n, 0, gen_random_uuid(), 'w', 'free', '{{}}', 'done', '1', 'value', now(), now()
+         select {id}, gen_random_uuid(), n, 0, gen_random_uuid(), 'w', 'free', '{{}}', 'done', '1', 'value', now(), now()
            from generate_series(1, 2000) n"
     ))
     .await;
