@@ -271,3 +271,122 @@ impl<A: Agent> Registered for Lent<A> {
         })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+    use crate::provider::scripted::Scripted;
+    use crate::tool::{ToolContext, ToolResult};
+
+    macro_rules! agent {
+        ($($name:ident),*) => { $(impl Agent for $name {
+            const NAME: &str = "desk";
+            type App = ();
+            async fn setup(&self, (): &(), _: &AgentContext) -> Result<Setup, BoxError> {
+                Err("never".into())
+            }
+        })* };
+    }
+    agent!(Plain, Unit, Desk, ActionField, Untagged, Newtype);
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Plain {
+        ticket: i64,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Unit;
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "action", content = "arguments")]
+    enum Desk {
+        Greet,
+        Answer { ticket: i64 },
+        Both(i64, String),
+        Maybe(Option<i64>),
+    }
+    /// Happens to have a field of that name.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct ActionField {
+        action: String,
+        more: i64,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Untagged {
+        One { a: i64 },
+        Two,
+    }
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Newtype(String);
+
+    fn kept<A: Agent + PartialEq + fmt::Debug>(agent: &A, action: &str, arguments: Value) {
+        let stored = Stored::of(agent).unwrap();
+        assert_eq!(stored.action, action);
+        assert_eq!(serde_json::from_str::<Value>(&stored.arguments).unwrap(), arguments);
+        assert_eq!(&read::<A>(&stored.action, &stored.arguments).unwrap(), agent);
+    }
+
+    // A22, A23
+    #[test]
+    fn an_agent_is_kept_as_action_and_arguments() {
+        kept(&Plain { ticket: 7 }, "", json!({ "ticket": 7 }));
+        kept(&Unit, "", json!(null));
+        kept(&Desk::Greet, "Greet", json!(null));
+        kept(&Desk::Answer { ticket: 7 }, "Answer", json!({ "ticket": 7 }));
+        kept(&Desk::Both(1, "é\0".into()), "Both", json!([1, "é\0"]));
+        kept(&Desk::Maybe(Some(1)), "Maybe", json!(1));
+        kept(&Desk::Maybe(None), "Maybe", json!(null));
+        kept(&ActionField { action: "x".into(), more: 1 }, "", json!({ "action": "x", "more": 1 }));
+        kept(&Untagged::One { a: 1 }, "", json!({ "One": { "a": 1 } }));
+        kept(&Untagged::Two, "", json!("Two"));
+        kept(&Newtype("\"".into()), "", json!("\""));
+    }
+
+    struct Pay;
+    #[derive(Deserialize, schemars::JsonSchema)]
+    struct Amount {
+        amount: i64,
+    }
+    impl Tool for Pay {
+        const NAME: &str = "pay";
+        const DESCRIPTION: &str = "Pays";
+        type Args = Amount;
+        type Output = i64;
+        fn approval(&self, args: &Amount) -> Approval {
+            match args.amount {
+                666 => panic!("no rule today"),
+                101.. => Approval::Required,
+                _ => Approval::Free,
+            }
+        }
+        async fn call(&self, _: ToolContext, args: Amount) -> ToolResult<i64> {
+            Ok(args.amount)
+        }
+    }
+
+    // A40, A44, A45, case CF5
+    #[test]
+    fn a_gate_is_named_or_decided_by_the_arguments() {
+        let open = Setup::new(Scripted::new(["x"])).tool(Pay);
+        let gated = open.clone().requires_approval(["unheard of"]).requires_approval(["pay"]);
+        // Tool, arguments, whether it waits by its rule, and when it is named.
+        let cases = [
+            ("pay", r#"{"amount":100}"#, false, true),
+            ("pay", r#"{"amount":101}"#, true, true),
+            ("pay", r#"{"amount":666}"#, true, true),
+            // These can run nowhere: the model gets an error.
+            ("pay", r#"{"amount":"1"}"#, false, false),
+            ("pay", r#"{"amount":1,"amount":9999}"#, false, false),
+            ("pay", r#"{"amount":NaN}"#, false, false),
+            ("pay", "null", false, false),
+            ("pay", "", false, false),
+            ("unheard of", "{}", false, false),
+        ];
+        for (tool, arguments, by_rule, by_name) in cases {
+            assert_eq!(open.is_gated(tool, arguments), by_rule, "{tool} {arguments}");
+            assert_eq!(gated.is_gated(tool, arguments), by_name, "{tool} {arguments}");
+        }
+    }
+}

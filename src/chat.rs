@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::askback::{Askback, Inner, MAX_TEXT_BYTES};
-use crate::decision::{By, Decision, Settled, Verb, plain, plain_note};
+use crate::decision::{By, Decision, Settled, Verb, Who, plain, plain_note};
 use crate::drive::{self, Outcome, Until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{ChatId, MessageId, QuestionId};
@@ -292,7 +292,12 @@ impl Chat {
             Ruling::Recorded => Ok(Settled::Recorded),
             Ruling::Already(was) if declines_running && was.decision == Verb::Accept => Err(doing(Error::new(
                 ErrorKind::ToolCallRunning,
-                format!("the call of {} already runs and cannot be declined any more", call.name),
+                format!(
+                    "the call of {} already runs and cannot be declined any more; {} approved it at {}",
+                    call.name,
+                    Who::from_row(&was.by),
+                    chrono::DateTime::from_timestamp_micros(was.at_us).unwrap_or_default().to_rfc3339()
+                ),
             ))),
             Ruling::Already(was) => Ok(Settled::Already(decision(was, &asked.digest)?)),
             Ruling::Expired(was) => Ok(Settled::Expired(decision(was, &asked.digest)?)),

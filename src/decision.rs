@@ -15,7 +15,7 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 
 /// Who decided: a person, a service of the app, or askback itself.
 ///
-/// `Display` gives the bare name; on the rows it is `person:<name>`,
+/// `Display` gives the bare name, and `askback (expired)` for askback itself; on the rows it is `person:<name>`,
 /// `service:<name>` or `system:<reason>`, so that no name can pass for another kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -52,7 +52,8 @@ impl Who {
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Person(name) | Who::Service(name) | Who::System(name) => f.write_str(name),
+            Who::Person(name) | Who::Service(name) => f.write_str(name),
+            Who::System(reason) => write!(f, "askback ({reason})"),
         }
     }
 }
@@ -231,4 +232,66 @@ pub enum Settled {
     Closed,
     /// The question is not the one the answer was given to; nothing was changed. This is the new one.
     Changed(Box<Question>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // B3, case CF10
+    #[test]
+    fn no_name_passes_for_another_kind() {
+        let all = [
+            (Who::Person("ann".into()), "person:ann", "ann"),
+            (Who::Service("ann".into()), "service:ann", "ann"),
+            (Who::System("expired".into()), "system:expired", "expired"),
+            (Who::Person("system:expired".into()), "person:system:expired", "system:expired"),
+            (Who::Person("".into()), "person:", ""),
+            (Who::Service("a:b:c é".into()), "service:a:b:c é", "a:b:c é"),
+        ];
+        for (who, row, shown) in all {
+            assert_eq!((who.to_row().as_str(), who.to_string().as_str()), (row, shown));
+            assert_eq!(Who::from_row(row), who);
+            assert_eq!(serde_json::to_value(&who).ok(), Some(serde_json::Value::from(row)));
+        }
+        assert_eq!(Who::from_row("mallory"), Who::Service("mallory".into()));
+        assert_eq!(Who::from_row("Person:ann"), Who::Service("Person:ann".into()));
+    }
+
+    // B4
+    #[test]
+    fn a_role_is_no_person_of_that_name() {
+        let by = By::person("boss").role("clerk").role("person:eve");
+        assert_eq!(by.names(), ["role:clerk", "role:person:eve", "person:boss"]);
+        assert_eq!(By::service("boss").names(), ["service:boss"]);
+    }
+
+    // Q3, case CH1
+    #[test]
+    fn an_author_that_no_row_could_keep_is_refused() {
+        let (most, more) = ("x".repeat(MAX_NAME_BYTES), "é".repeat(MAX_NAME_BYTES / 2 + 1));
+        let refused = [
+            By::person(""),
+            By::person(" \u{3000}"),
+            By::person("a\0"),
+            By::person(&*more),
+            By::service(""),
+            By::person("ann").role("\0"),
+            By::person("ann").role(&*more),
+            By::person("ann").via("\0"),
+            By::person("ann").via(&*more),
+            By::person("ann").idempotency_key("\0"),
+            By::person("ann").idempotency_key(&*more),
+        ];
+        for by in refused {
+            assert!(by.validate().is_err_and(|e| e.kind() == crate::ErrorKind::Invalid), "{by:?}");
+        }
+        for by in [By::person(&*most).role(&*most).via(&*most).idempotency_key(&*most), By::service("🙂")] {
+            assert!(by.validate().is_ok(), "{by:?}");
+        }
+        assert!(plain_note(Some(&"x".repeat(MAX_NOTE_BYTES))).is_ok());
+        assert!(plain_note(Some(&"x".repeat(MAX_NOTE_BYTES + 1))).is_err());
+        assert!(plain_note(Some("\0")).is_err());
+        assert!(plain_note(None).is_ok());
+    }
 }

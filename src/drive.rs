@@ -374,7 +374,7 @@ impl Driver<'_> {
                 let mut failed =
                     Error::new(ErrorKind::Tool, format!("chat {}: the tool {} failed", self.chat, call.name));
                 if let Some(error) = error {
-                    tracing::warn!(chat = %self.chat, call = %id, tool = %call.name, error = %chain(&*error), "a tool failed");
+                    tracing::info!(chat = %self.chat, call = %id, tool = %call.name, error = %chain(&*error), "a tool failed");
                     failed = failed.caused_by(error);
                 }
                 (error_result(&message), ResultKind::Error, Some(failed))

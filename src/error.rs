@@ -22,6 +22,7 @@ pub struct Error {
 
 struct Inner {
     kind: ErrorKind,
+    doing: Option<String>,
     message: String,
     source: Option<BoxError>,
     retry_after: Option<Duration>,
@@ -66,7 +67,7 @@ pub enum ErrorKind {
 impl Error {
     /// Makes an error of a kind with its message.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { inner: Box::new(Inner { kind, message: message.into(), source: None, retry_after: None }) }
+        Self { inner: Box::new(Inner { kind, doing: None, message: message.into(), source: None, retry_after: None }) }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -90,13 +91,21 @@ impl Error {
     /// Puts what was being done before the message: `doing: message`.
     #[must_use]
     pub(crate) fn while_doing(mut self, doing: impl fmt::Display) -> Self {
-        self.inner.message = format!("{doing}: {}", self.inner.message);
+        self.inner.doing = Some(match self.inner.doing.take() {
+            Some(inner) => format!("{doing}: {inner}"),
+            None => doing.to_string(),
+        });
         self
     }
 
     /// What a caller can do about it.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
+    }
+
+    /// What is wrong, without what was being done: for a page that shows the thing itself.
+    pub fn reason(&self) -> &str {
+        &self.inner.message
     }
 
     /// Whether the same call may succeed later as it is.
@@ -121,6 +130,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(doing) = &self.inner.doing {
+            write!(f, "{doing}: ")?;
+        }
         f.write_str(&self.inner.message)
     }
 }
@@ -128,7 +140,7 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Error");
-        debug.field("kind", &self.inner.kind).field("message", &self.inner.message);
+        debug.field("kind", &self.inner.kind).field("message", &self.to_string());
         if let Some(source) = &self.inner.source {
             debug.field("source", source);
         }

@@ -104,6 +104,11 @@ impl QuestionId {
         self.call
     }
 
+    /// Whether it asks what to do about a run that was interrupted.
+    pub fn is_in_doubt(&self) -> bool {
+        self.key == crate::tool_call::IN_DOUBT
+    }
+
     /// The question's key within the call; empty for the approval.
     pub fn key(&self) -> &str {
         &self.key

@@ -485,3 +485,244 @@ pub(crate) fn in_doubt_request(tool: &str) -> InputRequest {
         format!("{tool} was interrupted while it ran, and may have done its work. Run it again?"),
     )
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::decision::Verb;
+    use crate::question::{choice, confirm, text, url};
+    use crate::tool_call::Recorded;
+
+    type Body = fn(&ToolContext) -> ToolResult<Value>;
+
+    struct Says(Body);
+    impl Tool for Says {
+        const NAME: &str = "says";
+        const DESCRIPTION: &str = "Of a test";
+        type Args = serde_json::Map<String, Value>;
+        type Output = Value;
+        async fn call(&self, ctx: ToolContext, _: Self::Args) -> ToolResult<Value> {
+            (self.0)(&ctx)
+        }
+    }
+
+    fn asked(key: &str, round: u32, request: &InputRequest, answer: Option<Value>) -> Asked {
+        let mut asked = Asked::new(key, round, request, "says", Some("{}"), chrono::Utc::now()).unwrap();
+        asked.decision = answer.map(|value| Recorded {
+            decision: Verb::Accept,
+            value: Some(value.to_string()),
+            by: "person:ann".into(),
+            at_us: i64::from(round),
+            idem: None,
+            note: None,
+            via: None,
+        });
+        asked
+    }
+
+    fn context(asked: Vec<Asked>) -> ToolContext {
+        ToolContext::new(ChatId::new(), ToolCallId::new(), "says", "carl", 1, asked)
+    }
+
+    async fn run(body: Body, asked: Vec<Asked>) -> Ran {
+        Typed::new(Says(body)).run(context(asked), "{}".into()).await
+    }
+
+    /// The keys and prompts that a run asks.
+    fn asks(ran: &Ran) -> Vec<(&str, &str)> {
+        let Ran::Asks(asks) = ran else { panic!("{ran:?}") };
+        asks.iter().map(|(key, request)| (key.as_str(), request.prompt.as_str())).collect()
+    }
+
+    // A1
+    #[tokio::test]
+    async fn a_run_that_asks_waits_whatever_it_returns() {
+        let bodies: [Body; 6] = [
+            |ctx| Ok(json!(ctx.ask(text("Name?"))?)),
+            |ctx| Ok(ctx.ask(text("Name?")).map(Value::from).unwrap_or_default()),
+            |ctx| ctx.ask(text("Name?")).map(Value::from).map_err(|_| ToolError::new("no name")),
+            |ctx| Ok(json!(ctx.ask(text("Name?")).unwrap())),
+            |_| Err(text("Name?").into()),
+            |_| Err(text("Name?").request().clone().into()),
+        ];
+        for body in bodies {
+            assert_eq!(asks(&run(body, vec![]).await), [("1", "Name?")]);
+        }
+        // With the answer they are done.
+        for (body, expected) in bodies.into_iter().take(4).zip([r#""Zoë""#; 4]) {
+            let ran = run(body, vec![asked("1", 0, text("Name?").request(), Some(json!("Zoë")))]).await;
+            assert!(matches!(&ran, Ran::Value(value) if value == expected), "{ran:?}");
+        }
+    }
+
+    // A1
+    #[test]
+    fn a_swallowed_question_is_told_in_the_log() {
+        use std::io::Write;
+        #[derive(Clone, Default)]
+        struct Log(Arc<Mutex<Vec<u8>>>);
+        impl Write for Log {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            let read = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+            runtime.block_on(run(|ctx| Ok(json!(ctx.ask(text("Name?"))?)), vec![]));
+            assert_eq!(read(), "");
+            runtime.block_on(run(|ctx| Ok(json!(ctx.ask(text("Name?")).is_ok())), vec![]));
+            assert!(read().contains("the call waits") && read().contains("says"), "{}", read());
+            // Something else than what was answered is told, too. (A14)
+            let other = asked("1", 0, text("City?").request(), Some(json!("Ulm")));
+            runtime.block_on(run(|ctx| Ok(json!(ctx.ask(text("Name?"))?)), vec![other]));
+            assert!(read().contains("asked anew"), "{}", read());
+        });
+    }
+
+    // A14
+    #[tokio::test]
+    async fn an_answer_is_handed_out_for_what_it_was_given_to() {
+        let sizes = |options: [&str; 2]| choice::<Value>("Size?", options).request;
+        // What was asked and answered under which key, what is asked now, and whether the answer fits.
+        let cases: [(&str, InputRequest, Body, bool); 10] = [
+            ("1", text("a").request, |ctx| Ok(ctx.ask(text("a"))?.into()), true),
+            ("1", text("a").request, |ctx| Ok(ctx.ask(text("b"))?.into()), false),
+            ("1", text("a").request, |ctx| Ok(ctx.ask(text("a").metadata(json!(1)))?.into()), false),
+            ("1", text("a").request, |ctx| Ok(ctx.ask(text("a").schema(json!({})))?.into()), false),
+            ("1", text("a").request, |ctx| Ok(ctx.ask(text("a").may_role("x").default_answer("y"))?.into()), true),
+            ("k", text("a").request, |ctx| Ok(ctx.ask(text("b").key("k").metadata(json!(1)))?.into()), true),
+            ("k", text("a").request, |ctx| Ok(ctx.ask(crate::question::secret("a").key("k"))?.into()), false),
+            ("k", sizes(["S", "M"]), |ctx| Ok(ctx.ask(choice("b", ["S", "M"]).key("k"))?), true),
+            ("k", sizes(["S", "M"]), |ctx| Ok(ctx.ask(choice("Size?", ["M", "S"]).key("k"))?), false),
+            ("k", text("a").request, |ctx| Ok(ctx.ask(text("a").key("other"))?.into()), false),
+        ];
+        for (at, (key, was, body, fits)) in cases.into_iter().enumerate() {
+            let ran = run(body, vec![asked(key, 0, &was, Some(json!("S")))]).await;
+            match fits {
+                true => assert!(matches!(&ran, Ran::Value(value) if value == r#""S""#), "{at}: {ran:?}"),
+                false => assert_eq!(asks(&ran).len(), 1, "{at}"),
+            }
+        }
+    }
+
+    // A13, A14
+    #[tokio::test]
+    async fn the_latest_answer_of_a_key_counts() {
+        let request = text("a").request;
+        let answered = vec![
+            asked("k", 0, &request, Some(json!("old"))),
+            asked("1", 1, &request, Some(json!("mine"))),
+            asked("k", 2, &request, Some(json!("new"))),
+            asked("", 3, &request, Some(json!(true))),
+            asked(IN_DOUBT, 4, &request, Some(json!(true))),
+            asked("open", 5, &request, None),
+        ];
+        let ctx = context(answered);
+        // Neither an approval nor the word on an interrupted run is an answer to the tool.
+        assert_eq!(ctx.input_answer(), Some(json!("new")));
+        let read = ["k", "1", "open", "nothing"].map(|key| ctx.answer(key));
+        assert_eq!(read, [Some(json!("new")), Some(json!("mine")), None, None]);
+        assert_eq!(ctx.ask(text("a").key("k")).unwrap(), "new");
+        assert_eq!(context(vec![]).input_answer(), None);
+        assert_eq!((ctx.actor(), ctx.attempt(), ctx.idempotency_key()), ("carl", 1, ctx.call_id().to_string()));
+    }
+
+    // A6
+    #[test]
+    fn a_question_that_cannot_be_asked_is_an_error_of_its_own() {
+        let ctx = context(vec![]);
+        for key in ["", "1", "007", "askback:interrupted", "a\0b", &"x".repeat(256)] {
+            let error = ctx.ask(text("Name?").key(key)).unwrap_err();
+            assert!(matches!(error, AskError::Invalid(_)), "{key:?}: {error}");
+        }
+        assert!(matches!(ctx.ask(confirm(" ")), Err(AskError::Invalid(_))));
+        assert!(matches!(ctx.ask(url("x", "file:///etc/passwd")), Err(AskError::Invalid(_))));
+        assert_eq!(ctx.take_open().len(), 0);
+        for key in ["a", "1a", "-1", "a.b", "é 🙂", &"x".repeat(255)] {
+            assert!(matches!(ctx.ask(text("Name?").key(key)), Err(AskError::Unanswered)), "{key:?}");
+        }
+        assert_eq!(ctx.take_open().len(), 6);
+    }
+
+    // A3, A34
+    #[test]
+    fn an_answer_that_is_not_of_the_tools_type_is_a_misfit() {
+        let asked = asked("k", 0, choice::<Value>("x", [1, 2]).request(), Some(json!(2)));
+        let ctx = context(vec![asked]);
+        assert_eq!(ctx.ask(choice::<i64>("x", [1, 2]).key("k")).unwrap(), 2);
+        assert!(matches!(ctx.ask(choice::<String>("x", [1, 2]).key("k")), Err(AskError::Misfit(_))));
+    }
+
+    #[derive(serde::Deserialize)]
+    #[serde(try_from = "Value")]
+    struct Touchy;
+    impl TryFrom<Value> for Touchy {
+        type Error = String;
+        fn try_from(value: Value) -> Result<Self, String> {
+            if value["panic"] == true {
+                panic!("a bug of the tool's")
+            }
+            if value["fit"] == true { Ok(Self) } else { Err("they do not fit".into()) }
+        }
+    }
+    impl JsonSchema for Touchy {
+        fn schema_name() -> std::borrow::Cow<'static, str> {
+            "Touchy".into()
+        }
+        fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+            true.into()
+        }
+    }
+    struct Ruled;
+    impl Tool for Ruled {
+        const NAME: &str = "ruled";
+        const DESCRIPTION: &str = "Of a test";
+        type Args = Touchy;
+        type Output = f64;
+        fn approval(&self, _: &Touchy) -> Approval {
+            Approval::Free
+        }
+        async fn call(&self, _: ToolContext, _: Touchy) -> ToolResult<f64> {
+            Ok(f64::NAN)
+        }
+    }
+
+    // A45
+    #[tokio::test]
+    async fn a_rule_never_fails_open() {
+        let tool = Typed::new(Ruled);
+        assert_eq!(tool.approval(r#"{"fit":true}"#), Ok(Approval::Free));
+        assert_eq!(tool.approval(r#"{"panic":true}"#), Ok(Approval::Required));
+        assert!(tool.approval("{}").unwrap_err().contains("they do not fit"));
+        assert!(tool.approval("not JSON").is_err());
+        let ran = tool.run(context(vec![]), "{}".into()).await;
+        let Ran::Failed { message, .. } = ran else { panic!("{ran:?}") };
+        assert_eq!(message, "the arguments do not fit the tool ruled: they do not fit");
+    }
+
+    #[tokio::test]
+    async fn what_a_panic_says_is_not_for_the_model() {
+        let ran = run(|_| panic!("secret detail"), vec![]).await;
+        let Ran::Failed { message, error } = ran else { panic!("{ran:?}") };
+        assert_eq!(message, "the tool says failed");
+        assert!(error.unwrap().to_string().contains("secret detail"));
+    }
+
+    #[test]
+    fn a_schema_is_always_an_object() {
+        assert_eq!(schema_of::<()>()["type"], "object");
+        let schema = schema_of::<serde_json::Map<String, Value>>();
+        assert_eq!((&schema["type"], schema.get("properties").is_some()), (&json!("object"), true));
+        assert_eq!(Typed::new(Ruled).spec().schema["properties"], json!({}));
+    }
+}

@@ -143,13 +143,13 @@ async fn apply_all(session: &mut Session<'_>, database: Database) -> Result<()> 
 /// Runs several statements as they stand.
 async fn run(session: &mut Session<'_>, text: &'static str) -> Result<()> {
     let statements = raw_sql(text.into_sql_str());
-    match &mut session.conn {
+    let _rows = match &mut session.conn {
         #[cfg(feature = "postgres")]
-        Conn::Postgres(conn) => drop(statements.execute(&mut **conn).await?),
+        Conn::Postgres(conn) => statements.execute(&mut **conn).await?.rows_affected(),
         #[cfg(feature = "mysql")]
-        Conn::MySql(conn) => drop(statements.execute(&mut **conn).await?),
+        Conn::MySql(conn) => statements.execute(&mut **conn).await?.rows_affected(),
         #[cfg(feature = "sqlite")]
-        Conn::Sqlite(conn) => drop(statements.execute(&mut **conn).await?),
-    }
+        Conn::Sqlite(conn) => statements.execute(&mut **conn).await?.rows_affected(),
+    };
     Ok(())
 }

@@ -37,6 +37,7 @@ tests![
     a_wake_up_reaches_other_processes,
     a_chat_is_driven_by_one_at_a_time,
     a_stale_driver_cannot_write,
+    a_turn_a_question_and_a_result_are_each_fenced_by_the_lease_alone,
     a_driver_stops_itself_before_its_lease_ends,
     a_lease_is_renewed_while_a_tool_works,
     a_dropped_handle_stops_nothing,
@@ -479,6 +480,52 @@ async fn a_stale_driver_cannot_write(db: TestDb) {
     let transcript = chat.transcript(&db.pool).await.unwrap();
     let said: Vec<_> = transcript.messages.iter().map(|message| message.content.as_str()).collect();
     assert_eq!(said, ["please", "from the new one"]);
+}
+
+/// Begins, and when it may, asks or returns.
+struct Fenced(Arc<Semaphore>, Arc<Semaphore>, bool);
+impl Tool for Fenced {
+    const NAME: &str = "fenced";
+    const DESCRIPTION: &str = "Waits, then asks or returns";
+    type Args = Nothing;
+    type Output = bool;
+    async fn call(&self, ctx: ToolContext, _: Nothing) -> ToolResult<bool> {
+        self.0.add_permits(1);
+        self.1.acquire().await?.forget();
+        if self.2 {
+            ctx.ask(askback::confirm("Well?"))?;
+        }
+        Ok(true)
+    }
+}
+
+// Q15
+async fn a_turn_a_question_and_a_result_are_each_fenced_by_the_lease_alone(db: TestDb) {
+    for what in ["turn", "question", "result"] {
+        let (began, go_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let model = match what {
+            "turn" => held_model(&began, &go_on, calls([("1", "fenced")])),
+            _ => calls_then_done(calls([("1", "fenced")])),
+        };
+        let (b, g) = (began.clone(), go_on.clone());
+        let askback = db.lab(move || Setup::new(model.clone()).tool(Fenced(b.clone(), g.clone(), what == "question")));
+        let chat = db.chat(&askback).await;
+        let driver = chat.clone();
+        let driven = tokio::spawn(async move { driver.complete().await });
+        began.acquire().await.unwrap().forget();
+        // Another driver has it now, and has not done anything yet: no position, no call has changed.
+        let (id, token) = (db.uuid(chat.id().0), db.uuid(uuid::Uuid::new_v4()));
+        db.exec(&format!("update askback_chats set lease_token = {token} where id = {id}")).await;
+        let before = chat.transcript(&db.pool).await.unwrap();
+        go_on.add_permits(1);
+        let error = driven.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LeaseLost, "{what}: {error}");
+        let after = chat.transcript(&db.pool).await.unwrap();
+        assert_eq!((&before.messages, &before.calls), (&after.messages, &after.calls), "{what}");
+        assert_eq!(after.chat.next_position, before.chat.next_position, "{what}");
+        db.exec(&format!("update askback_chats set lease_token = null, state = 'ready' where id = {id}")).await;
+        chat.cancel(&db.pool).await.unwrap();
+    }
 }
 
 /// Never ends; counts how many of it began and how many were dropped.

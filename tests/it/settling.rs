@@ -194,7 +194,7 @@ async fn an_expired_question_takes_its_default(db: TestDb) {
     // Somebody who answers too late is told so, and the default is recorded in its place.
     let settled = chat_later.answer(&db.pool, &questions[0].id, "red", By::person("ann")).await.unwrap();
     let Settled::Expired(decision) = settled else { panic!("{settled:?}") };
-    assert_eq!((decision.by.to_string().as_str(), decision.value.unwrap()), ("expired", json!("blue")));
+    assert_eq!((decision.by.to_string().as_str(), decision.value.unwrap()), ("askback (expired)", json!("blue")));
     // Nobody comes for the other one: a driver finds it. The third and fourth questions are not due yet.
     assert_eq!(chat_later.complete().await.unwrap(), Outcome::Waiting);
     let open: Vec<_> = chat.pending_questions(&db.pool).await.unwrap().into_iter().map(|q| q.request.prompt).collect();
@@ -203,7 +203,7 @@ async fn an_expired_question_takes_its_default(db: TestDb) {
     clock.advance(Duration::from_secs(3600));
     assert_eq!(chat_later.complete().await.unwrap(), Outcome::Done);
     let by: Vec<_> = chat.decisions(&db.pool).await.unwrap().into_iter().map(|d| d.by.to_string()).collect();
-    assert_eq!(by, ["expired"; 4]);
+    assert_eq!(by, ["askback (expired)"; 4]);
     let transcript = chat.transcript(&db.pool).await.unwrap();
     assert_eq!(transcript.calls[0].result.as_deref(), Some(r#"["blue","no reason"]"#));
 }
