@@ -706,12 +706,12 @@ struct Queue {
 impl Enqueue for Queue {
     async fn resume(&self, chat: ChatId, _: DateTime<Utc>, conn: Conn<'_>) -> Result<(), BoxError> {
         let sql = sqlx::AssertSqlSafe(format!("insert into ledger (call_id, what) values ('{chat}', 'job')"));
-        match conn {
-            Conn::Postgres(conn) => drop(sqlx::query(sql).execute(&mut *conn).await?),
-            Conn::MySql(conn) => drop(sqlx::query(sql).execute(&mut *conn).await?),
-            Conn::Sqlite(conn) => drop(sqlx::query(sql).execute(&mut *conn).await?),
+        let _rows = match conn {
+            Conn::Postgres(conn) => sqlx::query(sql).execute(&mut *conn).await?.rows_affected(),
+            Conn::MySql(conn) => sqlx::query(sql).execute(&mut *conn).await?.rows_affected(),
+            Conn::Sqlite(conn) => sqlx::query(sql).execute(&mut *conn).await?.rows_affected(),
             _ => unreachable!(),
-        }
+        };
         match self.refuses {
             true => Err("the queue is full".into()),
             false => Ok(()),

@@ -48,19 +48,14 @@ async fn migrations_run_twice_and_from_many_processes_at_once(db: TestDb) {
 async fn a_migration_that_was_killed_is_healed(db: TestDb) {
     // The worst that a kill leaves: MySQL commits each table by itself.
     let half = migrations(db.pool.database())[0].sql.split("create table if not exists askback_tool_calls").next();
+    let half = sqlx::raw_sql(sqlx::AssertSqlSafe(half.unwrap().to_owned()));
     let db = TestDb::empty(db.backend).await;
-    match &db.pool {
-        Pool::Postgres(pool) => {
-            drop(sqlx::raw_sql(sqlx::AssertSqlSafe(half.unwrap().to_owned())).execute(pool).await.unwrap())
-        }
-        Pool::MySql(pool) => {
-            drop(sqlx::raw_sql(sqlx::AssertSqlSafe(half.unwrap().to_owned())).execute(pool).await.unwrap())
-        }
-        Pool::Sqlite(pool) => {
-            drop(sqlx::raw_sql(sqlx::AssertSqlSafe(half.unwrap().to_owned())).execute(pool).await.unwrap())
-        }
+    let _rows = match &db.pool {
+        Pool::Postgres(pool) => half.execute(pool).await.unwrap().rows_affected(),
+        Pool::MySql(pool) => half.execute(pool).await.unwrap().rows_affected(),
+        Pool::Sqlite(pool) => half.execute(pool).await.unwrap().rows_affected(),
         _ => unreachable!(),
-    }
+    };
     migrate(&db.pool).await.unwrap();
     assert_eq!(db.count("select count(*) from askback_decisions").await, 0);
     assert_eq!(db.count("select count(*) from askback_usages").await, 0);

@@ -303,11 +303,11 @@ async fn close(pool: Pool) {
 async fn admin(url: &str, sql: &str) {
     let sql = AssertSqlSafe(sql.to_owned());
     let connect = connect(url, 1).await;
-    match &connect {
-        Pool::Postgres(pool) => drop(sqlx::query(sql).execute(pool).await.unwrap()),
-        Pool::MySql(pool) => drop(sqlx::query(sql).execute(pool).await.unwrap()),
+    let _rows = match &connect {
+        Pool::Postgres(pool) => sqlx::query(sql).execute(pool).await.unwrap().rows_affected(),
+        Pool::MySql(pool) => sqlx::query(sql).execute(pool).await.unwrap().rows_affected(),
         _ => unreachable!(),
-    }
+    };
     close(connect).await;
 }
 
