@@ -156,6 +156,9 @@ impl Setup {
     }
 
     /// Ends a drive with the error of a tool, instead of letting the model read it and go on.
+    ///
+    /// The result is recorded all the same and the siblings' results stay. The chat is then `failed`: no worker takes
+    /// it, an explicit [`complete`](crate::Chat::complete) goes on.
     #[must_use]
     pub fn stop_on_tool_error(mut self) -> Self {
         self.stop_on_tool_error = true;

@@ -16,6 +16,7 @@ use crate::store::conn::{Db, Held};
 use crate::store::questions::{self, Act, Ruling, Settlement};
 use crate::store::transcript;
 use crate::tool_call::{CallState, ToolCall};
+use crate::turn::MAX_ARGUMENT_BYTES;
 
 /// Runs a verb, and once more from its start when the database undid a transaction of ours.
 macro_rules! again_if_undone {
@@ -412,7 +413,17 @@ impl Reply {
             Reply::Approve(_) if request.kind != Kind::Approval => {
                 return Err(Error::invalid(format!("it is of kind {}, only approvals are approved", request.kind)));
             }
-            Reply::Approve(Some(Value::Object(_)) | None) | Reply::Value(_) => {}
+            Reply::Approve(Some(edited @ Value::Object(_))) => {
+                let text = edited.to_string();
+                if text.len() > MAX_ARGUMENT_BYTES {
+                    let bytes = text.len();
+                    let limit = format!("the arguments have {bytes} bytes, at most {MAX_ARGUMENT_BYTES} are taken");
+                    return Err(Error::invalid(limit));
+                }
+                serde_json::from_str::<Value>(&text)
+                    .map_err(|e| Error::invalid("the arguments cannot be read back").caused_by(e))?;
+            }
+            Reply::Approve(None) | Reply::Value(_) => {}
             Reply::Approve(Some(_)) => return Err(Error::invalid("edited arguments must be a JSON object")),
         }
         if let (Kind::Secret, Reply::Value(value)) = (request.kind, self)

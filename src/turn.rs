@@ -12,7 +12,7 @@ use crate::store::transcript::NewTurn;
 use crate::tool_call::{CallState, Gate, ResultKind, ToolCall, approval_request, error_result};
 
 /// The most bytes a call's arguments may have: 8 MiB.
-const MAX_ARGUMENT_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const MAX_ARGUMENT_BYTES: usize = 8 * 1024 * 1024;
 /// The most bytes a tool's name has on its row.
 const MAX_TOOL_NAME_BYTES: usize = 255;
 

@@ -73,6 +73,8 @@ impl Wakes {
 #[cfg(feature = "postgres")]
 async fn notify_all(pool: sqlx::PgPool, mut chats: mpsc::UnboundedReceiver<ChatId>) {
     const BATCH: usize = 500;
+    // A single wake-up goes out at once; many are sent together, at most so often, and leave the pool to the app.
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
     let mut batch = Vec::new();
     while chats.recv_many(&mut batch, BATCH).await > 0 {
         let ids: BTreeSet<String> = batch.drain(..).map(|chat| chat.to_string()).collect();
@@ -87,5 +89,6 @@ async fn notify_all(pool: sqlx::PgPool, mut chats: mpsc::UnboundedReceiver<ChatI
         if let Err(error) = sent {
             tracing::warn!(%error, "wake-ups were not sent; workers find the chats by looking");
         }
+        tokio::time::sleep(PAUSE).await;
     }
 }

@@ -157,7 +157,10 @@ async fn a_gate_stays_when_todays_agent_has_none(db: TestDb) {
     let model = calls_then_done(calls([("1", "delete"), ("2", "delete")]));
     let askback = lab(&db, &model, |setup, pool| setup.tool(Delete(pool)).requires_approval(["delete"]));
     let chat = db.chat(&askback).await;
-    let questions = park(&db, &chat).await;
+    // The gate is decided when the turn is saved, not when the calls would run.
+    assert_eq!(chat.step().await.unwrap(), Outcome::Waiting);
+    let questions = open(&db, &chat).await;
+    assert_eq!(questions.len(), 2);
     // Today's agent gates nothing: what was recorded counts.
     let today = askback_of(&db, &model).await;
     let there = today.chat(chat.id());
