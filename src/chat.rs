@@ -4,12 +4,14 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::answer::Answer;
 use crate::askback::{Askback, Inner, MAX_TEXT_BYTES};
 use crate::decision::{By, Decision, Settled, Verb, Who, plain, plain_note};
 use crate::drive::{self, Outcome, Until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{ChatId, MessageId, QuestionId};
-use crate::question::{Checked, Kind, Question};
+use crate::question::Question;
+use crate::request::{Checked, InputRequest, Kind};
 use crate::step::{self, ChatRow, ChatState, Step, Transcript};
 use crate::store::chats;
 use crate::store::conn::{Db, Held};
@@ -195,7 +197,7 @@ impl Chat {
 
     /// Answers a question: checked, then settled under its call's row lock. No agent is built.
     ///
-    /// `false` declines any question. In the app's own transaction
+    /// `value` is JSON, or an [`Answer::form`]. `false` declines any question. In the app's own transaction
     /// [`Settled::Recorded`] means "when you commit"; then call [`wake`](Chat::wake).
     ///
     /// # Errors
@@ -208,10 +210,10 @@ impl Chat {
         &self,
         db: impl Into<Db<'c>>,
         question: &QuestionId,
-        value: impl Into<Value>,
+        value: impl Into<Answer>,
         by: By,
     ) -> Result<Settled> {
-        self.settle(db.into(), question, Reply::Value(value.into()), by).await
+        self.settle(db.into(), question, Reply::Answer(value.into()), by).await
     }
 
     /// Approves a call. The same as answering its approval with `true`.
@@ -401,13 +403,13 @@ fn cannot_speak(open: &[ToolCall]) -> Error {
 
 /// What a person replied, before it is checked against the question.
 enum Reply {
-    Value(Value),
+    Answer(Answer),
     Approve(Option<Value>),
     Decline(Option<String>),
 }
 
 impl Reply {
-    fn checked(&self, request: &crate::question::InputRequest) -> Result<Act> {
+    fn checked(&self, request: &InputRequest) -> Result<Act> {
         match self {
             Reply::Decline(_) => return Ok(Act::Decline),
             Reply::Approve(_) if request.kind != Kind::Approval => {
@@ -423,16 +425,16 @@ impl Reply {
                 serde_json::from_str::<Value>(&text)
                     .map_err(|e| Error::invalid("the arguments cannot be read back").caused_by(e))?;
             }
-            Reply::Approve(None) | Reply::Value(_) => {}
+            Reply::Approve(None) | Reply::Answer(_) => {}
             Reply::Approve(Some(_)) => return Err(Error::invalid("edited arguments must be a JSON object")),
         }
-        if let (Kind::Secret, Reply::Value(value)) = (request.kind, self)
-            && *value != Value::Bool(false)
+        if let (Kind::Secret, Reply::Answer(answer)) = (request.kind, self)
+            && !answer.declines()
         {
             return Err(Error::invalid("a secret cannot be kept on a row; decline it"));
         }
         match self {
-            Reply::Value(value) => match request.check(value)? {
+            Reply::Answer(answer) => match request.check(&answer.value_for(request)?)? {
                 Checked::Accept(value) => Ok(Act::Accept(value.to_string())),
                 Checked::Decline => Ok(Act::Decline),
             },
@@ -442,8 +444,9 @@ impl Reply {
 
     fn unchecked(&self) -> Act {
         match self {
-            Reply::Decline(_) | Reply::Value(Value::Bool(false)) => Act::Decline,
-            Reply::Value(value) => Act::Accept(value.to_string()),
+            Reply::Decline(_) => Act::Decline,
+            Reply::Answer(answer) if answer.declines() => Act::Decline,
+            Reply::Answer(answer) => Act::Accept(answer.as_sent().to_string()),
             Reply::Approve(None) => Act::Accept("true".into()),
             Reply::Approve(Some(arguments)) => Act::Accept(serde_json::json!({ "arguments": arguments }).to_string()),
         }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::id::QuestionId;
-use crate::question::{MAX_NOTE_BYTES, Question};
+use crate::question::Question;
+use crate::request::MAX_NOTE_BYTES;
 
 /// The most bytes a name, a key or a tenant may have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -244,7 +245,7 @@ mod tests {
         let all = [
             (Who::Person("ann".into()), "person:ann", "ann"),
             (Who::Service("ann".into()), "service:ann", "ann"),
-            (Who::System("expired".into()), "system:expired", "expired"),
+            (Who::System("expired".into()), "system:expired", "askback (expired)"),
             (Who::Person("system:expired".into()), "person:system:expired", "system:expired"),
             (Who::Person("".into()), "person:", ""),
             (Who::Service("a:b:c é".into()), "service:a:b:c é", "a:b:c é"),

@@ -412,7 +412,7 @@ impl Driver<'_> {
         &self,
         transcript: &mut Transcript,
         mut call: ToolCall,
-        asks: Vec<(String, crate::question::InputRequest)>,
+        asks: Vec<(String, crate::request::InputRequest)>,
     ) -> Result<bool> {
         for (key, request) in asks {
             let asked = call.ask(&key, &request, self.now())?;

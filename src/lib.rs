@@ -75,6 +75,8 @@
 pub mod provider;
 
 mod agent;
+mod answer;
+mod ask;
 #[cfg(feature = "_sql")]
 mod askback;
 #[cfg(feature = "_sql")]
@@ -83,6 +85,7 @@ mod decision;
 #[cfg(feature = "_sql")]
 mod drive;
 mod error;
+mod form;
 mod id;
 #[cfg(feature = "_sql")]
 mod lease;
@@ -90,6 +93,7 @@ mod message;
 #[cfg(feature = "_sql")]
 mod prompt;
 mod question;
+mod request;
 pub mod step;
 #[cfg(feature = "_sql")]
 mod store;
@@ -103,6 +107,8 @@ mod wake;
 mod worker;
 
 pub use agent::{Agent, AgentContext, DEFAULT_MAX_TOOL_TURNS, Setup};
+pub use answer::Answer;
+pub use ask::{Ask, choice, confirm, form, secret, text, url};
 #[cfg(all(feature = "_sql", feature = "test-util"))]
 pub use askback::TestClock;
 #[cfg(feature = "_sql")]
@@ -113,13 +119,12 @@ pub use decision::{By, Decision, Settled, Verb, Who};
 #[cfg(feature = "_sql")]
 pub use drive::Outcome;
 pub use error::{BoxError, Error, ErrorKind, Result};
+pub use form::{ChoiceOption, Field, FieldType};
 pub use id::{ChatId, MessageId, QuestionId, ToolCallId};
 pub use message::{Message, Role};
 pub use provider::{Model, Provider};
-pub use question::{
-    Ask, ChoiceOption, Field, FieldType, InputRequest, Kind, MAX_ANSWER_BYTES, Question, choice, confirm, form, secret,
-    text, url,
-};
+pub use question::Question;
+pub use request::{InputRequest, Kind, MAX_ANSWER_BYTES};
 pub use schemars;
 #[cfg(feature = "_sql")]
 pub use sqlx;

@@ -18,10 +18,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::ask::Ask;
 use crate::error::BoxError;
 use crate::id::{ChatId, ToolCallId};
 use crate::provider::ToolSpec;
-use crate::question::{Ask, InputRequest, Kind};
+use crate::request::{InputRequest, Kind};
 use crate::tool_call::{Asked, IN_DOUBT};
 
 /// What a tool's body returns.
@@ -492,8 +493,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::ask::{choice, confirm, text, url};
     use crate::decision::Verb;
-    use crate::question::{choice, confirm, text, url};
     use crate::tool_call::Recorded;
 
     type Body = fn(&ToolContext) -> ToolResult<Value>;
@@ -601,7 +602,7 @@ mod tests {
             ("1", text("a").request, |ctx| Ok(ctx.ask(text("a").schema(json!({})))?.into()), false),
             ("1", text("a").request, |ctx| Ok(ctx.ask(text("a").may_role("x").default_answer("y"))?.into()), true),
             ("k", text("a").request, |ctx| Ok(ctx.ask(text("b").key("k").metadata(json!(1)))?.into()), true),
-            ("k", text("a").request, |ctx| Ok(ctx.ask(crate::question::secret("a").key("k"))?.into()), false),
+            ("k", text("a").request, |ctx| Ok(ctx.ask(crate::ask::secret("a").key("k"))?.into()), false),
             ("k", sizes(["S", "M"]), |ctx| Ok(ctx.ask(choice("b", ["S", "M"]).key("k"))?), true),
             ("k", sizes(["S", "M"]), |ctx| Ok(ctx.ask(choice("Size?", ["M", "S"]).key("k"))?), false),
             ("k", text("a").request, |ctx| Ok(ctx.ask(text("a").key("other"))?.into()), false),

@@ -9,7 +9,8 @@ use uuid::Uuid;
 use crate::decision::{Decision, Verb, Who};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{ChatId, MessageId, QuestionId, ToolCallId};
-use crate::question::{InputRequest, Kind, Question};
+use crate::question::Question;
+use crate::request::{InputRequest, Kind};
 
 /// The key of the question that asks what to do about an interrupted run.
 pub(crate) const IN_DOUBT: &str = "askback:interrupted";
@@ -339,7 +340,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::question::{choice, text};
+    use crate::ask::{choice, text};
 
     fn call(arguments: Option<&str>) -> ToolCall {
         ToolCall {
