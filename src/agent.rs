@@ -13,10 +13,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::erased::{DynTool, Typed, panic_text};
 use crate::error::{BoxError, Error, ErrorKind, Result};
 use crate::id::ChatId;
 use crate::provider::{Model, ToolChoice};
-use crate::tool::{Approval, DynTool, Tool, Typed, panic_text};
+use crate::tool::{Approval, Tool};
 
 /// How many turns with tool calls a generation may have, unless the agent says otherwise.
 pub const DEFAULT_MAX_TOOL_TURNS: u32 = 25;
@@ -120,9 +121,20 @@ impl Setup {
 
     /// Adds a tool. One of the same name takes the earlier one's place.
     #[must_use]
-    pub fn tool<T: Tool>(mut self, tool: T) -> Self {
-        if self.tools.insert(T::NAME.to_owned(), Arc::new(Typed::new(tool))).is_none() {
-            self.order.push(T::NAME.to_owned());
+    pub fn tool<T: Tool>(self, tool: T) -> Self {
+        self.add(T::NAME, Arc::new(Typed::new(tool)))
+    }
+
+    /// Adds a tool that works in the transaction of its result. One of the same name takes the earlier one's place.
+    #[cfg(feature = "_sql")]
+    #[must_use]
+    pub fn transactional_tool<T: crate::TransactionalTool>(self, tool: T) -> Self {
+        self.add(T::NAME, Arc::new(crate::transactional::Transacting::new(tool)))
+    }
+
+    fn add(mut self, name: &str, tool: Arc<dyn DynTool>) -> Self {
+        if self.tools.insert(name.to_owned(), tool).is_none() {
+            self.order.push(name.to_owned());
         }
         self
     }

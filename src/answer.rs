@@ -187,7 +187,8 @@ mod tests {
             ],
         )
         .request;
-        let cases: Vec<(Vec<(&str, &str)>, Result<Value, &str>)> = vec![
+        type Case = (Vec<(&'static str, &'static str)>, Result<Value, &'static str>);
+        let cases: Vec<Case> = vec![
             (vec![("name", "Ann")], Ok(json!({ "name": "Ann", "count": 1, "gift": false }))),
             (
                 vec![("name", "Ann"), ("count", "3"), ("unknown", "x")],

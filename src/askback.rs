@@ -25,6 +25,11 @@ use crate::wake::Wakes;
 /// The most bytes a person's text may have: 4 MiB.
 pub const MAX_TEXT_BYTES: usize = 4 * 1024 * 1024;
 
+/// A shorter lease would end before it could be renewed.
+const MIN_LEASE: Duration = Duration::from_millis(100);
+/// As long as anything is waited for.
+const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
+
 /// The handle an app holds: its pool, its agents and some options. Cheap to clone.
 ///
 /// One per process is enough, and needs no I/O to make. Its leases are renewed
@@ -151,31 +156,37 @@ impl Askback {
         self.with(|inner| drop(inner.agents.insert(A::NAME.to_owned(), Arc::new(Lent::<A> { app }))))
     }
 
-    /// How long a lease on a chat lasts; 30 s unless said otherwise. It is renewed four times in that time.
+    /// How long a lease on a chat lasts; 30 s unless said otherwise, at least 100 ms and at most a day. It is renewed four times in that time.
     ///
     /// After a crash others take the chat over when lease and grace have passed.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|inner| inner.options.lease = lease)
+        self.with(|inner| {
+            inner.options.lease = lease.clamp(MIN_LEASE, MAX_LEASE);
+            inner.leases = Arc::default();
+        })
     }
 
-    /// How long others wait after a lease has ended before they take the chat; 5 s unless said otherwise.
+    /// How long others wait after a lease has ended before they take the chat; 5 s unless said otherwise, at most a day.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
-        self.with(|inner| inner.options.grace = grace)
+        self.with(|inner| {
+            inner.options.grace = grace.min(MAX_LEASE);
+            inner.leases = Arc::default();
+        })
     }
 
     /// How long an answer waits for its row before it is [`Busy`](ErrorKind::Busy); 10 s unless said otherwise.
     /// On PostgreSQL; elsewhere the database's own setting holds.
     #[must_use]
     pub fn lock_timeout(self, timeout: Duration) -> Self {
-        self.with(|inner| inner.options.lock_timeout = timeout)
+        self.with(|inner| inner.options.lock_timeout = timeout.clamp(Duration::from_millis(1), MAX_LEASE))
     }
 
     /// After how many failures in a row a chat is `failed` and left alone; 8 unless said otherwise.
     #[must_use]
     pub fn max_failures(self, failures: u32) -> Self {
-        self.with(|inner| inner.options.max_failures = failures)
+        self.with(|inner| inner.options.max_failures = failures.max(1))
     }
 
     /// Hands chats that can go on to a queue of the app's own.
@@ -188,7 +199,10 @@ impl Askback {
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn clock(self, clock: &TestClock) -> Self {
-        self.with(|inner| inner.options.clock = clock.0.clone())
+        self.with(|inner| {
+            inner.options.clock = clock.0.clone();
+            inner.leases = Arc::default();
+        })
     }
 
     /// The pool it works on.
@@ -234,8 +248,12 @@ impl Askback {
         plain("the agent's name", A::NAME, MAX_NAME_BYTES)?;
         plain("the agent's action", &stored.action, MAX_NAME_BYTES)?;
         let metadata = start.metadata.map(|value| value.to_string());
-        if metadata.as_ref().is_some_and(|text| text.contains("\\u0000")) {
-            return Err(Error::invalid("the metadata contains a NUL character, which databases cannot keep"));
+        if let Some(text) = &metadata {
+            let value: Value = serde_json::from_str(text)
+                .map_err(|e| Error::invalid("the metadata cannot be read back").caused_by(e))?;
+            if has_nul(&value) {
+                return Err(Error::invalid("the metadata contains a NUL character, which databases cannot keep"));
+            }
         }
         let chat = NewChat {
             id,
@@ -354,6 +372,15 @@ impl Inner {
 /// The row was held too long: the same call may succeed later.
 fn busy(error: Error) -> Error {
     Error::new(ErrorKind::Busy, "the question is being worked on by somebody else; try again").caused_by(error)
+}
+
+fn has_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(list) => list.iter().any(has_nul),
+        Value::Object(map) => map.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
+        _ => false,
+    }
 }
 
 /// What an app may say about a chat it starts.

@@ -180,8 +180,9 @@ impl Chat {
             chats::set_idle(&mut session, self.id).await?;
         }
         held.commit().await?;
-        if own {
-            inner.leases().cancel(self.id);
+        // By its lease: the next one may drive the next generation already.
+        if let (true, Some(token)) = (own, row.lease_token) {
+            inner.leases().cancel(self.id, token);
         }
         Ok(())
     }
@@ -265,8 +266,17 @@ impl Chat {
             chats::take_write_lock(&mut held.session()).await.map_err(doing)?;
         }
         let call = self.read_call(&mut held, question).await.map_err(doing)?;
-        let found = call.questions.iter().enumerate().rev().find(|(_, asked)| asked.key == question.key());
+        let asked = || call.questions.iter().enumerate().rev().filter(|(_, asked)| asked.key == question.key());
+        // What is delivered once more belongs to the round that it settled, however often it was asked since.
+        let settled_by_it = |asked: &crate::tool_call::Asked| {
+            asked.decision.as_ref().is_some_and(|was| was.idem.as_deref() == Some(&key) && was.by == by.who.to_row())
+        };
+        let found = asked().find(|(_, asked)| settled_by_it(asked)).or_else(|| asked().next());
         let Some((index, asked)) = found else { return Err(doing(self.no_question(question))) };
+        if !asked.may.is_empty() && !by.names().iter().any(|name| asked.may.contains(name)) {
+            // Before the answer is checked: what would be right is not theirs to know. The statement rules once more.
+            return Err(doing(Error::new(ErrorKind::NotAllowed, format!("{} may not answer it", by.who))));
+        }
         let act = match reply.checked(&asked.request().map_err(doing)?) {
             // Whoever comes after the decision is told of it, even with an answer that does not fit.
             Err(_) if asked.decision.is_some() => reply.unchecked(),

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::agent::{AgentContext, Setup};
 use crate::askback::Inner;
 use crate::decision::Who;
+use crate::erased::{DynTool, Ran, panic_text};
 use crate::error::{Error, ErrorKind, Result, chain};
 use crate::id::{ChatId, ToolCallId};
 use crate::lease::{Lease, boot_ms};
@@ -20,10 +21,10 @@ use crate::prompt;
 use crate::provider::ProviderError;
 use crate::step::{self, ChatRow, ChatState, Step, Transcript};
 use crate::store::chats::{self, Leave};
-use crate::store::conn::Db;
-use crate::store::questions::{Act, Ruling, Settlement};
-use crate::store::transcript::{self, fenced_write};
-use crate::tool::{OnInterrupt, Ran, ToolContext, in_doubt_request, panic_text};
+use crate::store::conn::{Db, Pool};
+use crate::store::questions::{self, Act, Ruling, Settlement};
+use crate::store::transcript::{self, Fence, fenced_write};
+use crate::tool::{OnInterrupt, ToolContext, in_doubt_request};
 use crate::tool_call::{
     CallState, Gate, IN_DOUBT, ResultKind, ToolCall, approval_request, declined_result, error_result,
 };
@@ -63,6 +64,8 @@ impl Until {
     }
 }
 
+/// How often one drive takes its chat again because of what arrived while it had it.
+const MAX_ROUNDS: usize = 100;
 /// How often a driver looks for answers while its tools run.
 const LOOK_UP: Duration = Duration::from_millis(500);
 /// The longest wait after a failure, unless the provider asks for more.
@@ -72,7 +75,8 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Takes the chat and drives it until nothing can be done, or somebody else has it.
 pub(crate) async fn drive(askback: &Inner, chat: ChatId, until: Until) -> Result<Outcome> {
     let mut last = Outcome::Busy;
-    loop {
+    // Rows that claim work which no step finds must not be looked at for ever.
+    for _ in 0..MAX_ROUNDS {
         let Some(lease) = askback.leases().acquire(&askback.terms(), chat).await? else {
             // An unknown chat is not a busy one.
             if last == Outcome::Busy {
@@ -99,6 +103,8 @@ pub(crate) async fn drive(askback: &Inner, chat: ChatId, until: Until) -> Result
             return Ok(last);
         }
     }
+    tracing::warn!(%chat, "the chat's rows claim work that cannot be found");
+    Ok(last)
 }
 
 struct Driver<'a> {
@@ -274,7 +280,11 @@ impl Driver<'_> {
                 () = self.lease.ended() => return Err(lost(self.chat)),
                 () = self.lease.cancelled() => return Ok(false),
                 () = tokio::time::sleep(LOOK_UP), if transcript.open_calls().any(|c| c.state == CallState::Waiting) => {
-                    self.refresh(transcript).await?;
+                    // The tools that run are worth more than a look that failed.
+                    if let Err(error) = self.refresh(transcript).await {
+                        tracing::warn!(chat = %self.chat, error = %chain(&error), "looking for answers failed");
+                        continue;
+                    }
                     let ready = transcript.open_calls().filter(|call| call.state == CallState::Ready);
                     for id in ready.map(|call| call.id).collect::<Vec<_>>() {
                         if !self.dispatch(transcript, id, &mut running).await? {
@@ -352,8 +362,22 @@ impl Driver<'_> {
         let attempt = call.attempts + 1;
         let actor = &transcript.chat.actor;
         let ctx = ToolContext::new(self.chat, id, &call.name, actor, attempt, call.questions.clone());
-        let ran = self.lease.while_alive(async move { tool.run(ctx, arguments).await });
-        let task = running.tasks.spawn(ran);
+        let task = match tool.transaction() {
+            None => running.tasks.spawn(self.lease.while_alive(async move { tool.run(ctx, arguments).await })),
+            Some(limit) => {
+                let (pool, clock_ms) = (askback.pool.clone(), askback.clock_ms());
+                let mut claimed = call.clone();
+                claimed.run_token = Some(run);
+                let run = async move {
+                    let run = transact(&pool, clock_ms, fence, &claimed, &*tool, ctx, arguments);
+                    tokio::time::timeout(limit, run).await.unwrap_or_else(|_| Ran::Failed {
+                        message: format!("{} did not end within {limit:?} and was undone", claimed.name),
+                        error: None,
+                    })
+                };
+                running.tasks.spawn(self.lease.while_alive(run))
+            }
+        };
         running.calls.insert(task.id(), (id, run));
         Ok(true)
     }
@@ -368,6 +392,23 @@ impl Driver<'_> {
                     true => Ok(None),
                     false => Err(lost(self.chat)),
                 };
+            }
+            Ran::Recorded(result) => {
+                transcript.close(id, result, ResultKind::Value);
+                return Ok(None);
+            }
+            Ran::Broken(error) => {
+                // Without a reply to the commit only the row tells.
+                self.refresh_call(transcript, id).await?;
+                let done = transcript.calls.iter().any(|call| call.id == id && !call.is_open());
+                return if done { Ok(None) } else { Err(error) };
+            }
+            Ran::TimedOut => {
+                let result = error_result(&format!(
+                    "{} did not end within its time; it may or may not have done its work",
+                    call.name
+                ));
+                (result, ResultKind::Unfinished, None)
             }
             Ran::Value(value) => (edited(&call, value), ResultKind::Value, None),
             Ran::Failed { message, error } => {
@@ -400,10 +441,7 @@ impl Driver<'_> {
         if !closed? {
             return Ok(false);
         }
-        if let Some(row) = transcript.call_mut(call.id) {
-            row.state = CallState::Done;
-            (row.result, row.result_kind, row.run_token) = (Some(result), Some(kind), None);
-        }
+        transcript.close(call.id, result, kind);
         Ok(true)
     }
 
@@ -447,6 +485,15 @@ impl Driver<'_> {
         Ok(())
     }
 
+    async fn refresh_call(&self, transcript: &mut Transcript, id: ToolCallId) -> Result<()> {
+        let mut held = Db::from(&self.askback.pool).hold(self.askback.clock_ms()).await?;
+        let read = questions::call(&mut held.session(), self.chat, id).await?;
+        if let (Some(row), Some(call)) = (transcript.call_mut(id), read) {
+            *row = call;
+        }
+        Ok(())
+    }
+
     /// Records the defaults of questions whose time is over; whether there were any.
     async fn expire(&self, transcript: &Transcript) -> Result<bool> {
         let mut any = false;
@@ -477,9 +524,14 @@ impl Driver<'_> {
 
     async fn close_cancelled(&mut self) -> Result<Outcome> {
         let askback = self.askback;
-        match transcript::close_cancelled(&askback.pool, askback.clock_ms(), self.lease.fence).await? {
-            true => Ok(Outcome::Cancelled),
-            false => Err(lost(self.chat)),
+        let mut tries = 0;
+        loop {
+            match transcript::close_cancelled(&askback.pool, askback.clock_ms(), self.lease.fence).await {
+                Ok(true) => return Ok(Outcome::Cancelled),
+                Ok(false) => return Err(lost(self.chat)),
+                Err(e) if e.kind() == ErrorKind::Restart && tries < 5 => tries += 1,
+                Err(e) => return Err(e),
+            }
         }
     }
 
@@ -510,7 +562,7 @@ impl Driver<'_> {
         if unbuilt {
             // As it was: another process, or the next deploy, may know the agent.
             let failed_before = row.failures >= i64::from(options.max_failures);
-            let state = if failed_before { ChatState::Failed } else { ChatState::Ready };
+            let state = if failed_before && row.failures > 0 { ChatState::Failed } else { ChatState::Ready };
             return Ok(Leave::Unbuilt { state, wait: self.until.put_off.then_some(MAX_BACKOFF / 10) });
         }
         let failures = row.failures + 1;
@@ -539,6 +591,36 @@ enum Said {
 struct Running {
     tasks: JoinSet<Option<Ran>>,
     calls: HashMap<tokio::task::Id, (ToolCallId, Uuid)>,
+}
+
+/// Runs a transactional tool: its rows first, then the fence, its result, and the commit.
+async fn transact(
+    pool: &Pool,
+    clock_ms: i64,
+    fence: Fence,
+    call: &ToolCall,
+    tool: &dyn DynTool,
+    ctx: ToolContext,
+    arguments: String,
+) -> Ran {
+    let transacted: Result<Ran> = async {
+        let mut held = Db::from(pool).transact(clock_ms).await?;
+        let mut session = held.session();
+        let value = match tool.run_in(ctx, arguments, &mut session.conn).await {
+            Ran::Value(value) => value,
+            // Dropping the transaction undoes what the tool wrote.
+            other => return Ok(other),
+        };
+        let result = edited(call, value);
+        let kind = ResultKind::Value;
+        if !transcript::record_result(&mut session, fence, call.id, call.run_token, &result, kind).await? {
+            return Err(lost(fence.chat));
+        }
+        held.commit().await?;
+        Ok(Ran::Recorded(result))
+    }
+    .await;
+    transacted.unwrap_or_else(Ran::Broken)
 }
 
 fn lost(chat: ChatId) -> Error {

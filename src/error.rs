@@ -202,7 +202,7 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, &'static str) {
         };
     }
     match db.code().as_deref() {
-        Some("40001" | "40P01") => (Restart, "the transaction met another one and was undone"),
+        Some("40001" | "40P01" | "25P02") => (Restart, "the transaction met another one and was undone"),
         Some("517") => (Restart, "the transaction's snapshot is older than the newest write"),
         Some("55P03") => (Retry, "another transaction holds the row"),
         Some("57014") => (Retry, "the statement was stopped by a timeout"),

@@ -163,8 +163,8 @@ impl Leases {
     }
 
     /// Tells the drivers of this process at once that a chat was cancelled; others see it when they renew.
-    pub(crate) fn cancel(&self, chat: ChatId) {
-        for (_, state) in self.snapshot().iter().filter(|((held, _), _)| *held == chat) {
+    pub(crate) fn cancel(&self, chat: ChatId, token: Uuid) {
+        for (_, state) in self.snapshot().iter().filter(|(held, _)| *held == (chat, token)) {
             state.cancel();
         }
     }

@@ -84,6 +84,7 @@ mod chat;
 mod decision;
 #[cfg(feature = "_sql")]
 mod drive;
+mod erased;
 mod error;
 mod form;
 mod id;
@@ -99,6 +100,8 @@ pub mod step;
 mod store;
 mod tool;
 mod tool_call;
+#[cfg(feature = "_sql")]
+mod transactional;
 #[cfg(feature = "_sql")]
 mod turn;
 #[cfg(feature = "_sql")]
@@ -133,8 +136,10 @@ pub use step::{ChatRow, ChatState, Step, Transcript};
 pub use store::conn::{Conn, Database, Db, Pool};
 #[cfg(feature = "_sql")]
 pub use store::migrate::{Migration, migrate, migrations};
-pub use tool::{Approval, AskError, OnInterrupt, Tool, ToolContext, ToolError, ToolResult};
+pub use tool::{Approval, AskError, OnInterrupt, Tool, ToolContext, ToolError, ToolResult, input_answer};
 pub use tool_call::{CallState, Gate, ResultKind, ToolCall};
+#[cfg(feature = "_sql")]
+pub use transactional::TransactionalTool;
 #[cfg(feature = "_sql")]
 pub use worker::Worker;
 

@@ -61,9 +61,9 @@ impl fmt::Display for Kind {
 
 /// What a tool asks a person: a plain value, equal when all its parts are.
 ///
-/// Made by [`confirm`], [`text`], [`choice`], [`secret`], [`form`] and
-/// [`url`](fn@url). As JSON, attributes that are not set are left out,
-/// `metadata` is always written, and unknown keys are ignored.
+/// Made by [`confirm`](fn@crate::confirm), [`text`](fn@crate::text), [`choice`](fn@crate::choice),
+/// [`secret`](fn@crate::secret), [`form`](fn@crate::form) and [`url`](fn@crate::url). As JSON, attributes that are not
+/// set are left out, `metadata` is always written, and unknown keys are ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct InputRequest {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::id::{ChatId, ToolCallId};
 use crate::message::{Message, Role};
-use crate::tool_call::{CallState, ToolCall};
+use crate::tool_call::{CallState, ResultKind, ToolCall};
 
 /// Where a chat stands, as the last driver left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,6 +120,13 @@ impl Transcript {
         let start = self.calls.partition_point(|call| call.message_position < message.position);
         let end = self.calls.partition_point(|call| call.message_position <= message.position);
         &self.calls[start..end]
+    }
+
+    pub(crate) fn close(&mut self, id: ToolCallId, result: String, kind: ResultKind) {
+        if let Some(call) = self.call_mut(id) {
+            call.state = CallState::Done;
+            (call.result, call.result_kind, call.run_token) = (Some(result), Some(kind), None);
+        }
     }
 
     pub(crate) fn call_mut(&mut self, id: ToolCallId) -> Option<&mut ToolCall> {

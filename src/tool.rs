@@ -7,13 +7,10 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -21,7 +18,6 @@ use serde_json::Value;
 use crate::ask::Ask;
 use crate::error::BoxError;
 use crate::id::{ChatId, ToolCallId};
-use crate::provider::ToolSpec;
 use crate::request::{InputRequest, Kind};
 use crate::tool_call::{Asked, IN_DOUBT};
 
@@ -63,6 +59,8 @@ pub trait Tool: Send + Sync + 'static {
     const DESCRIPTION: &str;
     /// What a crash in the middle of a run means.
     const ON_INTERRUPT: OnInterrupt = OnInterrupt::Ask;
+    /// How long one run may take. One that takes longer is dropped, and its call ends as unfinished.
+    const TIME_LIMIT: Option<Duration> = None;
     /// Its arguments; their JSON Schema goes to the model.
     type Args: DeserializeOwned + JsonSchema + Send;
     /// What the model reads, as JSON.
@@ -111,7 +109,7 @@ pub enum Approval {
 /// Why a tool failed. Any error converts into it with `?`, and so does a request to a person.
 ///
 /// It is no `std::error::Error` itself, so that every one converts.
-pub struct ToolError(Failure);
+pub struct ToolError(pub(crate) Failure);
 
 pub(crate) enum Failure {
     Error(BoxError),
@@ -167,6 +165,18 @@ pub enum AskError {
     Misfit(#[source] serde_json::Error),
 }
 
+tokio::task_local! {
+    /// The call that runs in this task.
+    pub(crate) static CURRENT: ToolContext;
+}
+
+/// The person's latest answer to a question of `call`, for code below a tool that was not handed its context.
+///
+/// `None` outside that call's run: in another call's, in a task that the tool spawned, outside any.
+pub fn input_answer(call: ToolCallId) -> Option<Value> {
+    ToolContext::current().filter(|ctx| ctx.call_id() == call)?.input_answer()
+}
+
 /// What a running tool knows of its call; cheap to clone.
 #[derive(Clone)]
 pub struct ToolContext(Arc<Context>);
@@ -200,6 +210,11 @@ impl ToolContext {
     ) -> Self {
         let (tool, actor) = (tool.to_owned(), actor.to_owned());
         Self(Arc::new(Context { chat, call, tool, actor, attempt, asked, asks: Mutex::default() }))
+    }
+
+    /// The context of the tool that runs in this task, for code below it; `None` outside any, and in tasks it spawned.
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Clone::clone).ok()
     }
 
     /// Hands out the person's answer, or records the question and ends the tool.
@@ -337,107 +352,11 @@ fn matches(was: &InputRequest, now: &InputRequest, exact: bool) -> bool {
     shape && (!exact || bare(was) == bare(&now))
 }
 
-/// What a run of a tool came to.
-#[derive(Debug)]
-pub(crate) enum Ran {
-    /// It returned this JSON text.
-    Value(String),
-    /// It asks these questions.
-    Asks(Vec<(String, InputRequest)>),
-    /// It failed; the model reads this text.
-    Failed { message: String, error: Option<BoxError> },
-}
-
-/// A tool whose type is forgotten.
-pub(crate) trait DynTool: Send + Sync {
-    fn spec(&self) -> &ToolSpec;
-    fn on_interrupt(&self) -> OnInterrupt;
-    /// Whether the arguments need an approval; an error says why they do not fit the tool.
-    fn approval(&self, arguments: &str) -> Result<Approval, String>;
-    fn run(&self, ctx: ToolContext, arguments: String) -> BoxFuture<'_, Ran>;
-}
-
-pub(crate) struct Typed<T> {
-    tool: T,
-    spec: ToolSpec,
-}
-
-impl<T: Tool> Typed<T> {
-    pub(crate) fn new(tool: T) -> Self {
-        Self { tool, spec: ToolSpec::new(T::NAME, T::DESCRIPTION, schema_of::<T::Args>()) }
-    }
-}
-
-impl<T: Tool> DynTool for Typed<T> {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn on_interrupt(&self) -> OnInterrupt {
-        T::ON_INTERRUPT
-    }
-
-    fn approval(&self, arguments: &str) -> Result<Approval, String> {
-        let rule = AssertUnwindSafe(|| {
-            let args: T::Args = serde_json::from_str(arguments).map_err(|e| e.to_string())?;
-            Ok(self.tool.approval(&args))
-        });
-        // A rule that fails means that approval is needed, never that the call is free.
-        std::panic::catch_unwind(rule).unwrap_or(Ok(Approval::Required))
-    }
-
-    fn run(&self, ctx: ToolContext, arguments: String) -> BoxFuture<'_, Ran> {
-        Box::pin(async move {
-            let args: T::Args = match serde_json::from_str(&arguments) {
-                Ok(args) => args,
-                Err(e) => {
-                    return Ran::Failed {
-                        message: format!("the arguments do not fit the tool {}: {e}", T::NAME),
-                        error: None,
-                    };
-                }
-            };
-            let body = AssertUnwindSafe(async { self.tool.call(ctx.clone(), args).await });
-            let returned = body.catch_unwind().await;
-            let swallowed = matches!(returned, Ok(Ok(_)));
-            let result = match returned {
-                Ok(Ok(output)) => serde_json::to_string(&output).map(Ran::Value).unwrap_or_else(|e| Ran::Failed {
-                    message: format!("the result of the tool {} is no JSON: {e}", T::NAME),
-                    error: Some(e.into()),
-                }),
-                Ok(Err(ToolError(Failure::Error(error)))) => {
-                    Ran::Failed { message: error.to_string(), error: Some(error) }
-                }
-                Ok(Err(ToolError(Failure::Ask(request, key)))) => match ctx.ask_anew(*request, key) {
-                    Ok(()) => Ran::Asks(Vec::new()),
-                    Err(e) => Ran::Failed { message: e.to_string(), error: Some(e.into()) },
-                },
-                Err(panic) => Ran::Failed {
-                    message: format!("the tool {} failed", T::NAME),
-                    error: Some(format!("the tool panicked: {}", panic_text(&*panic)).into()),
-                },
-            };
-            match ctx.take_open() {
-                open if open.is_empty() => result,
-                open => {
-                    if swallowed {
-                        tracing::warn!(
-                            chat = %ctx.chat_id(), call = %ctx.call_id(), tool = T::NAME,
-                            "the tool returned a value although its question has no answer; the call waits"
-                        );
-                    }
-                    Ran::Asks(open)
-                }
-            }
-        })
-    }
-}
-
 impl ToolContext {
     /// Records a request that a tool returned in place of a result.
     ///
     /// An answer that was already handed out does not count: the tool read it and asks again.
-    fn ask_anew(&self, request: InputRequest, key: Option<String>) -> Result<(), AskError> {
+    pub(crate) fn ask_anew(&self, request: InputRequest, key: Option<String>) -> Result<(), AskError> {
         request.validate().map_err(AskError::Invalid)?;
         if let Some(key) = &key {
             check_key(key).map_err(AskError::Invalid)?;
@@ -450,33 +369,6 @@ impl ToolContext {
         }
         Ok(())
     }
-}
-
-/// The text of a panic, for logs only: it may hold anything.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&'static str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
-}
-
-/// The JSON Schema of a type, as models expect it: draft 2020-12, everything inlined.
-fn schema_of<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().with(|s| {
-        s.meta_schema = None;
-        s.inline_subschemas = true;
-    });
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    if let Value::Object(map) = &mut schema {
-        map.remove("title");
-        // A tool without arguments has a schema of type null or none; wires want an object.
-        if map.get("type").and_then(Value::as_str) != Some("object") {
-            map.insert("type".into(), "object".into());
-        }
-        map.entry("properties").or_insert_with(|| Value::Object(serde_json::Map::new()));
-    }
-    schema
 }
 
 /// What the person reads of a run that was interrupted.
@@ -495,6 +387,7 @@ mod tests {
     use super::*;
     use crate::ask::{choice, confirm, text, url};
     use crate::decision::Verb;
+    use crate::erased::{DynTool, Ran, Typed, schema_of};
     use crate::tool_call::Recorded;
 
     type Body = fn(&ToolContext) -> ToolResult<Value>;

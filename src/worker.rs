@@ -28,7 +28,6 @@ use crate::store::conn::Db;
 /// Worker::new(askback).run_until(async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Worker {
     askback: Askback,
     concurrency: usize,
@@ -36,6 +35,17 @@ pub struct Worker {
     stop_timeout: Duration,
     #[cfg(feature = "postgres")]
     listen: Option<sqlx::postgres::PgConnectOptions>,
+}
+
+impl std::fmt::Debug for Worker {
+    // Not the options to listen with: they may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("askback", &self.askback)
+            .field("concurrency", &self.concurrency)
+            .field("poll", &self.poll)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Worker {
@@ -61,7 +71,7 @@ impl Worker {
     /// How often it looks for work that no wake-up told of; every 2 s unless said otherwise.
     #[must_use]
     pub fn poll_every(mut self, time: Duration) -> Self {
-        self.poll = time.max(Duration::from_millis(1));
+        self.poll = time.clamp(Duration::from_millis(1), Duration::from_secs(24 * 3600));
         self
     }
 
@@ -91,11 +101,14 @@ impl Worker {
     /// tables. Later failures are logged, and the worker looks again.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<()> {
         let inner = self.askback.inner();
+        if inner.agents.is_empty() {
+            tracing::warn!("no agent is registered with this handle: the worker drives nothing");
+        }
         let (stop, stopping) = watch::channel(false);
         // Registered before the first look, so that nothing falls between the two.
         let mut wakes = inner.wakes().subscribe();
         let mut ears = Ears::listen(&self);
-        let mut tasks = Tasks { running: HashMap::new(), set: JoinSet::new() };
+        let mut tasks = Tasks { running: HashMap::new(), again: BTreeSet::new(), set: JoinSet::new() };
         let mut told: BTreeSet<ChatId> = BTreeSet::new();
         let mut tick = tokio::time::interval_at(Instant::now() + self.poll, self.poll);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -124,7 +137,9 @@ impl Worker {
                     if !free && told.is_empty() {
                         tick.reset_immediately();
                     }
-                    if let (Some(chat), Ok((_, Outcome::Ready))) = (chat, &ended) {
+                    if let Some(chat) = chat
+                        && (tasks.again.remove(&chat) || matches!(&ended, Ok((_, Outcome::Ready))))
+                    {
                         told.insert(chat);
                     }
                 }
@@ -188,12 +203,15 @@ impl Worker {
 /// The chats that are being driven here.
 struct Tasks {
     running: HashMap<tokio::task::Id, ChatId>,
+    /// Told of while their drive was ending: its last look may have come before the answer.
+    again: BTreeSet<ChatId>,
     set: JoinSet<Outcome>,
 }
 
 impl Tasks {
     fn drive(&mut self, askback: &Askback, chat: ChatId, stopping: &watch::Receiver<bool>) {
         if self.running.values().any(|running| *running == chat) {
+            self.again.insert(chat);
             return;
         }
         let handle = askback.chat(chat);

@@ -40,7 +40,7 @@ macro_rules! has_work {
 /// Its value is the grace in milliseconds, negated.
 macro_rules! lease_is_free {
     () => {
-        "(c.lease_token is null or c.lease_until < {after ?})"
+        "(c.lease_token is null or c.lease_until is null or c.lease_until < {after ?})"
     };
 }
 
@@ -285,7 +285,8 @@ pub(crate) async fn release(session: &mut Session<'_>, chat: ChatId, token: Uuid
     macro_rules! leave {
         ($set:literal, $from:literal) => {
             concat!(
-                "update askback_chats as c set lease_token = null, lease_until = null, updated_at = {now}, state = ?",
+                "update askback_chats as c set lease_token = null, lease_until = null, updated_at = {now},
+                        state = case when ? <> 'idle' and c.cancel_generation = c.generation_no then 'ready' else ? end",
                 $set,
                 $from,
                 " where c.id = ? and c.lease_token = ?"
@@ -304,15 +305,22 @@ pub(crate) async fn release(session: &mut Session<'_>, chat: ChatId, token: Uuid
     }
     let left = match leave {
         Leave::As(state) => {
-            waited_or_not!(", failures = 0, not_before = null, last_error = null", args![state.as_str(), chat, token])
+            waited_or_not!(
+                ", failures = 0, not_before = null, last_error = null",
+                args![state.as_str(), state.as_str(), chat, token]
+            )
         }
-        Leave::Unbuilt { state, wait: None } => waited_or_not!("", args![state.as_str(), chat, token]),
+        Leave::Unbuilt { state, wait: None } => waited_or_not!("", args![state.as_str(), state.as_str(), chat, token]),
         Leave::Unbuilt { state, wait: Some(wait) } => {
-            waited_or_not!(", not_before = {after ?}", args![state.as_str(), millis(*wait), chat, token])
+            waited_or_not!(
+                ", not_before = {after ?}",
+                args![state.as_str(), state.as_str(), millis(*wait), chat, token]
+            )
         }
         Leave::Failed { state, wait, error } => waited_or_not!(
-            ", not_before = {after ?}, last_error = ?, failures = c.failures + 1",
-            args![state.as_str(), millis(*wait), error, chat, token]
+            ", not_before = case when c.cancel_generation = c.generation_no then null else {after ?} end,
+              last_error = ?, failures = c.failures + 1",
+            args![state.as_str(), state.as_str(), millis(*wait), error, chat, token]
         ),
     };
     Ok(left == 1)

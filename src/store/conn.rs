@@ -248,7 +248,25 @@ impl Pooled {
     }
 }
 
-impl Conn<'_> {
+impl<'c> Conn<'c> {
+    /// Whether a transaction is open, as far as sqlx has been told (`begin`, not a `BEGIN` sent as text).
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        use sqlx::Connection;
+        each!(Conn, self, conn => conn.is_in_transaction())
+    }
+
+    pub(crate) async fn begin(self) -> Result<Tx<'c>> {
+        use sqlx::Connection;
+        Ok(match self {
+            #[cfg(feature = "postgres")]
+            Conn::Postgres(conn) => Tx::Postgres(conn.begin().await?),
+            #[cfg(feature = "mysql")]
+            Conn::MySql(conn) => Tx::MySql(conn.begin_with(BEGIN_MYSQL).await?),
+            #[cfg(feature = "sqlite")]
+            Conn::Sqlite(conn) => Tx::Sqlite(conn.begin_with(BEGIN_SQLITE).await?),
+        })
+    }
+
     /// Which database it is.
     pub fn database(&self) -> Database {
         match self {
@@ -398,7 +416,9 @@ pub(crate) struct Held<'c> {
 #[derive(Debug)]
 enum Holding<'c> {
     Pooled(Pooled),
-    Tx(Tx<'static>),
+    /// The app's connection with no transaction open: those we need are ours.
+    Bare(Conn<'c>),
+    Tx(Tx<'c>),
     Host(Conn<'c>),
 }
 
@@ -422,7 +442,8 @@ impl<'c> Db<'c> {
     pub(crate) async fn hold(self, clock_ms: i64) -> Result<Held<'c>> {
         let inner = match self {
             Db::Pool(pool) => Holding::Pooled(pool.acquire().await?),
-            Db::Conn(conn) => Holding::Host(conn),
+            Db::Conn(conn) if conn.is_in_transaction() => Holding::Host(conn),
+            Db::Conn(conn) => Holding::Bare(conn),
         };
         Ok(Held { inner, clock_ms })
     }
@@ -431,7 +452,8 @@ impl<'c> Db<'c> {
     pub(crate) async fn transact(self, clock_ms: i64) -> Result<Held<'c>> {
         let inner = match self {
             Db::Pool(pool) => Holding::Tx(pool.begin().await?),
-            Db::Conn(conn) => Holding::Host(conn),
+            Db::Conn(conn) if conn.is_in_transaction() => Holding::Host(conn),
+            Db::Conn(conn) => Holding::Tx(conn.begin().await?),
         };
         Ok(Held { inner, clock_ms })
     }
@@ -467,6 +489,7 @@ impl Held<'_> {
     pub(crate) async fn begin(&mut self) -> Result<Option<Tx<'_>>> {
         match &mut self.inner {
             Holding::Pooled(pooled) => pooled.begin().await.map(Some),
+            Holding::Bare(conn) => conn.reborrow().begin().await.map(Some),
             Holding::Tx(_) | Holding::Host(_) => Ok(None),
         }
     }
@@ -475,7 +498,7 @@ impl Held<'_> {
         let conn = match &mut self.inner {
             Holding::Pooled(pooled) => pooled.conn(),
             Holding::Tx(tx) => tx.conn(),
-            Holding::Host(conn) => conn.reborrow(),
+            Holding::Bare(conn) | Holding::Host(conn) => conn.reborrow(),
         };
         Session { conn, clock_ms: self.clock_ms }
     }
@@ -484,7 +507,7 @@ impl Held<'_> {
     pub(crate) async fn commit(self) -> Result<()> {
         match self.inner {
             Holding::Tx(tx) => tx.commit().await,
-            Holding::Pooled(_) | Holding::Host(_) => Ok(()),
+            Holding::Pooled(_) | Holding::Bare(_) | Holding::Host(_) => Ok(()),
         }
     }
 }

@@ -10,6 +10,7 @@
 mod asking;
 mod driving;
 mod gates;
+mod holding;
 mod models;
 mod settling;
 mod storing;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
             settling::tests(),
             storing::tests(),
             gates::tests(),
+            holding::tests(),
             models::tests(),
             verbs::tests(),
         ]
@@ -51,9 +53,9 @@ fn main() -> ExitCode {
                 let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
                 runtime.block_on(async {
                     let db = TestDb::fresh(backend).await;
-                    tokio::time::timeout(std::time::Duration::from_secs(120), (test.run)(db.clone()))
+                    tokio::time::timeout(std::time::Duration::from_secs(300), (test.run)(db.clone()))
                         .await
-                        .map_err(|_| "the test did not end in 120 s")?;
+                        .map_err(|_| "the test did not end in 300 s")?;
                     db.check_invariants().await;
                     db.drop_database().await;
                     Ok(())

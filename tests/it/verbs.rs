@@ -207,7 +207,10 @@ async fn a_parked_chat_is_cancelled_and_takes_the_next_text(db: TestDb) {
     assert_eq!(kinds, [ResultKind::Cancelled, ResultKind::Value, ResultKind::Cancelled]);
     let decisions = chat.decisions(&db.pool).await.unwrap();
     assert_eq!(decisions.len(), 2);
-    assert!(decisions.iter().all(|d| d.verb == Verb::Cancel && d.by.to_string() == "cancelled"), "{decisions:?}");
+    assert!(
+        decisions.iter().all(|d| d.verb == Verb::Cancel && d.by.to_string() == "askback (cancelled)"),
+        "{decisions:?}"
+    );
     // Whoever answers now is told so, and nothing runs.
     for question in &questions {
         match chat.answer(&db.pool, &question.id, true, By::person("ann")).await.unwrap() {
