@@ -88,9 +88,11 @@ impl TestClock {
 
 /// Hands a chat that can go on to a queue of the app's own.
 ///
-/// Called in the transaction that made the chat ready, so that the job exists
-/// exactly if the answer does. The job calls [`Chat::complete`]; it is only a
-/// hint, and one that comes twice finds nothing to do.
+/// Called in the transaction in which a text or a last answer made the chat
+/// ready, so that the job exists exactly if the answer does. The job calls
+/// [`Chat::complete`]; it is only a hint, and one that comes twice finds nothing
+/// to do. Nothing is enqueued for a crash, a back-off or a question that
+/// expires: run a [`Worker`](crate::Worker) for those.
 pub trait Enqueue: Send + Sync + 'static {
     /// Puts a job for `chat` into the queue, not to be run before `run_at`.
     ///

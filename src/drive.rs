@@ -193,7 +193,10 @@ impl Driver<'_> {
                     "chat {}: no agent {:?} is registered here (registered: {})",
                     self.chat,
                     row.agent,
-                    self.askback.agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+                    match self.askback.agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ") {
+                        none if none.is_empty() => "none is".to_owned(),
+                        names => names,
+                    }
                 ),
             ));
         };

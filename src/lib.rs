@@ -128,6 +128,8 @@ pub use message::{Message, Role};
 pub use provider::{Model, Provider};
 pub use question::Question;
 pub use request::{InputRequest, Kind, MAX_ANSWER_BYTES};
+#[cfg(feature = "_http")]
+pub use reqwest;
 pub use schemars;
 #[cfg(feature = "_sql")]
 pub use sqlx;

@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use serde_json::Value;
 
+use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Result;
 use crate::id::{ChatId, MessageId, QuestionId};
@@ -43,7 +43,8 @@ impl Question {
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) says what the question takes.
-    pub fn check(&self, answer: &Value) -> Result<()> {
-        self.request.check(answer).map(drop)
+    pub fn check(&self, answer: impl Into<Answer>) -> Result<()> {
+        let value = answer.into().value_for(&self.request)?;
+        self.request.check(&value).map(drop)
     }
 }

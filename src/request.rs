@@ -101,7 +101,7 @@ pub struct InputRequest {
     /// The tool that asks. Filled by askback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// The arguments as the model sent them. Filled by askback.
+    /// The arguments as the model sent them, or as a person changed them on approval. Filled by askback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Value>,
 }

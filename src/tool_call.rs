@@ -267,8 +267,10 @@ impl Asked {
         let mut request = self.request()?;
         request.tool_call_id = Some(call.id.to_string());
         request.tool_name = Some(call.name.clone());
-        request.arguments = match &call.arguments {
-            Some(text) => serde_json::from_str(text).ok(),
+        // The gate shows what the model sent; whatever is asked later, what the tool runs with.
+        let runs_with = if self.key.is_empty() { call.arguments.clone() } else { call.effective_arguments() };
+        request.arguments = match runs_with {
+            Some(text) => serde_json::from_str(&text).ok(),
             None => call.raw_arguments.clone().map(Value::String),
         };
         let id = QuestionId::new(call.id, self.key.as_str());

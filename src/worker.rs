@@ -115,6 +115,8 @@ impl Worker {
         let mut shutdown = std::pin::pin!(shutdown);
 
         self.look(&mut tasks, &stopping).await?;
+        // Whether a look is due: with every place taken it waits for one, before all wake-ups.
+        let mut due = false;
         loop {
             let free = tasks.running.len() < self.concurrency;
             tokio::select! {
@@ -143,10 +145,12 @@ impl Worker {
                         told.insert(chat);
                     }
                 }
-                _ = tick.tick() => {
-                    if let Err(error) = self.look(&mut tasks, &stopping).await {
-                        tracing::warn!(error = %chain(&error), "looking for work failed; trying again");
-                    }
+                _ = tick.tick() => due = true,
+            }
+            if due && tasks.running.len() < self.concurrency {
+                due = false;
+                if let Err(error) = self.look(&mut tasks, &stopping).await {
+                    tracing::warn!(error = %chain(&error), "looking for work failed; trying again");
                 }
             }
             while tasks.running.len() < self.concurrency {

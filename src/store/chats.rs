@@ -375,6 +375,10 @@ pub(crate) async fn renew(
         #[allow(unreachable_patterns)]
         _ => {
             for (chat, token) in leases {
+                // One transaction, so that nobody takes the lock between the look and the write and holds up all leases.
+                let clock_ms = session.clock_ms;
+                let mut tx = session.conn.reborrow().begin().await?;
+                let mut session = Session { conn: tx.conn(), clock_ms };
                 let sql = sql!(
                     "select c.id, c.lease_token, c.cancel_generation = c.generation_no as cancelled
                        from askback_chats c where c.id = ? {skip locked}"
@@ -386,6 +390,7 @@ pub(crate) async fn renew(
                 };
                 let sql = sql!("update askback_chats set lease_until = {after ?} where id = ? and lease_token = ?");
                 let moved = session.exec(sql, args![millis(lease), *chat, *token]).await? == 1;
+                tx.commit().await?;
                 let cancelled = kept.cancelled == Some(true);
                 renewed.push(if moved { Renewed::Yes { cancelled } } else { Renewed::No });
             }

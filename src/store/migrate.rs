@@ -24,8 +24,8 @@ pub struct Migration {
 
 /// Every step of a database's schema, in order, for people who run DDL by other means.
 ///
-/// After applying them by hand, insert `(version, name)` of each into `askback_migrations`
-/// only if [`migrate`](crate::migrate()) is going to be used later.
+/// [`migrate`](crate::migrate()) may be run later all the same: the statements may run again, and it keeps a table of
+/// its own.
 pub fn migrations(database: Database) -> &'static [Migration] {
     match database {
         #[cfg(feature = "postgres")]

@@ -11,7 +11,7 @@ use askback::{
 use tokio::sync::{Barrier, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::support::tools::{Exchange, Free, Nothing, Refund, note};
+use crate::support::tools::{Amount, Exchange, Free, Nothing, Refund, note};
 use crate::support::{Backend, Lab, TestDb, calls, calls_then_done};
 use crate::tests;
 
@@ -21,6 +21,7 @@ tests![
     a_delivery_that_comes_again_settles_no_later_question,
     a_wake_up_while_a_drive_ends_is_followed,
     who_may_not_answer_learns_nothing_of_the_question,
+    who_confirms_an_edited_call_is_shown_what_will_run,
     a_transactional_tool_and_its_result_commit_together,
     a_transactional_tool_that_is_cut_off_has_done_nothing,
     a_tool_beyond_its_time_is_unfinished,
@@ -211,6 +212,36 @@ async fn who_may_not_answer_learns_nothing_of_the_question(db: TestDb) {
     let error = chat.answer(&db.pool, &id, "guess", By::person("ann")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotAllowed);
     assert!(!error.to_string().contains("ACME"), "{error}");
+}
+
+/// Asks again although it was approved.
+struct Sure;
+impl Tool for Sure {
+    const NAME: &str = "sure";
+    const DESCRIPTION: &str = "Asks twice";
+    type Args = Amount;
+    type Output = i64;
+    async fn call(&self, ctx: ToolContext, args: Amount) -> ToolResult<i64> {
+        ctx.ask(confirm("Sure?"))?;
+        Ok(args.amount)
+    }
+}
+
+// B5, Q2
+async fn who_confirms_an_edited_call_is_shown_what_will_run(db: TestDb) {
+    let model = calls_then_done(askback::provider::Turn::default().call("1", "sure", r#"{"amount":5}"#));
+    let askback = db.lab(move || Setup::new(model.clone()).tool(Sure).requires_approval(["sure"]));
+    let chat = db.chat(&askback).await;
+    chat.complete().await.unwrap();
+    let gate = chat.pending_questions(&db.pool).await.unwrap().remove(0);
+    assert_eq!(gate.request.arguments, Some(serde_json::json!({ "amount": 5 })));
+    let edited = serde_json::json!({ "amount": 5000 });
+    chat.approve_edited(&db.pool, &gate.id, edited.clone(), By::person("ann")).await.unwrap();
+    chat.complete().await.unwrap();
+    let sure = chat.pending_questions(&db.pool).await.unwrap().remove(0);
+    assert_eq!(sure.request.arguments, Some(edited));
+    chat.answer(&db.pool, &sure.id, true, By::person("eve")).await.unwrap();
+    assert_eq!(chat.complete().await.unwrap(), Outcome::Done);
 }
 
 /// Writes on the connection of its result; how often it began, and what it does after its write.
