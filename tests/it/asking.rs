@@ -425,7 +425,7 @@ async fn a_question_with_a_key_keeps_its_answer_under_another_prompt(db: TestDb)
     model.assert_results("says", [json!("Zoë")]);
 }
 
-// A14, B5, case CB15
+// A25, A14, B5, case CB15
 async fn a_question_with_other_options_is_asked_anew(db: TestDb) {
     let says = Says::new(|ctx| Ok(ctx.ask(choice::<Value>("Size?", ["S", "M"]).key("size"))?));
     let (chat, model, questions) = asked(&db, &says).await;
@@ -766,7 +766,7 @@ async fn an_earlier_result_is_never_an_answer(db: TestDb) {
     assert_eq!(read(&model), [("says".into(), "\"mine\"".into()), ("free".into(), "\"free\"".into())]);
 }
 
-// A34, case CB15
+// A25, A34, case CB15
 async fn a_second_question_has_an_id_of_its_own_and_a_choice_is_matched_exactly(db: TestDb) {
     let says = Says::new(|ctx| {
         let one: String = ctx.ask(choice("Q1?", ["approve", "approve with changes"]))?;

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .try_init();
     let arguments = Arguments::from_args();
+    // B13: one suite, each test on every database.
     let mut trials = Vec::new();
     for backend in Backend::ALL {
         let here = backend.is_here();

@@ -14,6 +14,7 @@ fn asked(text: &str) -> Request {
     request
 }
 
+// B17
 #[tokio::test]
 async fn a_script_is_read_in_order_and_shared_by_clones() {
     let model = Scripted::new([
