@@ -234,18 +234,6 @@ impl Pooled {
     pub(crate) fn conn(&mut self) -> Conn<'_> {
         wrap!(Pooled, self, Conn, conn => conn)
     }
-
-    pub(crate) async fn begin(&mut self) -> Result<Tx<'_>> {
-        use sqlx::Connection;
-        Ok(match self {
-            #[cfg(feature = "postgres")]
-            Pooled::Postgres(conn) => Tx::Postgres(conn.begin().await?),
-            #[cfg(feature = "mysql")]
-            Pooled::MySql(conn) => Tx::MySql(conn.begin_with(BEGIN_MYSQL).await?),
-            #[cfg(feature = "sqlite")]
-            Pooled::Sqlite(conn) => Tx::Sqlite(conn.begin_with(BEGIN_SQLITE).await?),
-        })
-    }
 }
 
 impl<'c> Conn<'c> {
@@ -488,7 +476,7 @@ impl Held<'_> {
     /// A transaction of ours on the connection at hand; `None` in the app's, which is open already.
     pub(crate) async fn begin(&mut self) -> Result<Option<Tx<'_>>> {
         match &mut self.inner {
-            Holding::Pooled(pooled) => pooled.begin().await.map(Some),
+            Holding::Pooled(pooled) => pooled.conn().begin().await.map(Some),
             Holding::Bare(conn) => conn.reborrow().begin().await.map(Some),
             Holding::Tx(_) | Holding::Host(_) => Ok(None),
         }
